@@ -1,0 +1,80 @@
+"""Block tables of every slot: row `i` of a group's table covers the tokens `[i * g, (i + 1) * g)`.
+
+Positions are absolute: a hole is block 0 and nothing is ever compacted. Every change is also kept as a `TableEdit`,
+since the data plane holds its own copy and is told only what changed.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from control_plane.messages import TableEdit
+from control_plane.messages.columns import INT32, Int32s, pack
+
+
+class BlockTables:
+    """One int32 table [slots, blocks of the longest context] a group, and how much of each row is used."""
+
+    def __init__(self, *, slots: int, granularities: Sequence[int], longest_tokens: int) -> None:
+        self.granularities = tuple(granularities)
+        # np.zeros commits memory only where it is written, so a long context costs nothing until it is used.
+        self._tables = [np.zeros((slots, -(-longest_tokens // g)), dtype=INT32) for g in granularities]
+        self._held = np.zeros((len(granularities), slots), dtype=INT32)
+        self._edits: list[TableEdit] = []
+
+    @property
+    def slot_count(self) -> int:
+        """How many slots there are."""
+        return self._held.shape[1]
+
+    def held(self, slot: int, group: int) -> int:
+        """Table rows in use, holes included."""
+        return int(self._held[group, slot])
+
+    def blocks(self, slot: int, group: int) -> Int32s:
+        """A view of the blocks of a slot, holes included."""
+        return self._tables[group][slot, : self._held[group, slot]]
+
+    def covered_tokens(self, slot: int) -> int:
+        """Tokens that have a block in every group."""
+        return min(int(self._held[group, slot]) * g for group, g in enumerate(self.granularities))
+
+    def append(self, slot: int, group: int, blocks: Sequence[int]) -> None:
+        """Grow a slot's table."""
+        if not blocks:
+            return
+        first = int(self._held[group, slot])
+        self._tables[group][slot, first : first + len(blocks)] = blocks
+        self._held[group, slot] = first + len(blocks)
+        self._edits.append(TableEdit(slot, group, first, pack(blocks)))
+
+    def replace(self, slot: int, group: int, index: int, block: int) -> None:
+        """Point one row elsewhere."""
+        assert index < self._held[group, slot], f"slot {slot} of group {group} holds no row {index}"
+        self._tables[group][slot, index] = block
+        self._edits.append(TableEdit(slot, group, index, pack([block])))
+
+    def clear(self, slot: int) -> None:
+        """Forget a slot's tables."""
+        for group, table in enumerate(self._tables):
+            held = self._held[group, slot]
+            if held:
+                table[slot, :held] = 0
+                self._held[group, slot] = 0
+                self._edits.append(TableEdit(slot, group, 0, b""))
+
+    def drain_edits(self) -> tuple[TableEdit, ...]:
+        """What the data plane must be told, in order; each edit once."""
+        if not self._edits:
+            return ()
+        edits = tuple(self._edits)
+        self._edits.clear()
+        return edits
+
+    def slots_holding(self, group: int, blocks: Int32s) -> list[int]:
+        """Every slot whose table names one of `blocks`. Reads all tables: for faults, not for rounds."""
+        return [
+            slot
+            for slot in range(self._held.shape[1])
+            if self._held[group, slot] and np.isin(self.blocks(slot, group), blocks).any()
+        ]

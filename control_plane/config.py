@@ -1,0 +1,120 @@
+"""What the control plane is told at start: plain numbers, checked all at once."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from control_plane.errors import ConfigError
+
+MAX_INT32 = 2**31 - 1
+
+
+class Role(StrEnum):
+    """What part of a request's life this engine serves."""
+
+    FUSED = "fused"
+
+
+class GroupKind(StrEnum):
+    """How a group's attention reads its history."""
+
+    FULL = "full"
+
+
+class CacheGroupConfig(Struct, frozen=True, omit_defaults=True):
+    """One attention structure and its blocks.
+
+    A block covers `block_granularity` tokens (a divisor of the prefix granularity); `packing` of them fill one
+    LCM block of the pool.
+    """
+
+    id: str
+    kind: GroupKind = GroupKind.FULL
+    block_granularity: int = 16
+    packing: int = 1
+
+
+class SchedulerConfig(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The scheduler's settings. Spans are tokens, `device_blocks` counts LCM blocks without the null block.
+
+    `max_batch_size` bounds the requests that hold pages, hence those of a round. `overlap_depth` is how many
+    rounds may be planned before an earlier one's result is known. `mixed` puts prefills and decodes in one round.
+    `max_context_tokens` is the model's limit on prompt plus output. `safe_steps` is the output that an admission
+    prepays at once, `max_overtakes` how many later prompts may pass one that waits for blocks (None: any number).
+    """
+
+    prefix_granularity: int
+    max_scheduled_tokens: int
+    max_batch_size: int
+    device_blocks: int
+    groups: tuple[CacheGroupConfig, ...]
+    max_context_tokens: int
+    role: Role = Role.FUSED
+    decode_width: int = 1
+    overlap_depth: int = 0
+    mixed: bool = True
+    prefix_cache: bool = True
+    safe_steps: int = 4096
+    max_overtakes: int | None = 32
+
+    def validate(self) -> None:
+        """Raise ConfigError naming every field that cannot work, or return."""
+        problems = _number_problems(self) or _relation_problems(self)
+        if problems:
+            raise ConfigError(problems)
+
+
+def _number_problems(config: SchedulerConfig) -> list[str]:
+    """Every field whose value is out of range on its own."""
+    problems = []
+
+    def check(field: str, value: object, low: int, high: int) -> None:
+        if not isinstance(value, int) or isinstance(value, bool):
+            problems.append(f"{field}={value!r} must be a whole number of at least {low}")
+        elif not low <= value <= high:
+            problems.append(f"{field}={value} must be between {low} and {high}")
+
+    for field in ("prefix_granularity", "max_scheduled_tokens", "max_batch_size", "device_blocks"):
+        check(field, getattr(config, field), 1, MAX_INT32)
+    check("max_context_tokens", config.max_context_tokens, 2, MAX_INT32)
+    check("decode_width", config.decode_width, 1, 64)
+    check("overlap_depth", config.overlap_depth, 0, 1)
+    check("safe_steps", config.safe_steps, 1, MAX_INT32)
+    if config.max_overtakes is not None:
+        check("max_overtakes", config.max_overtakes, 0, MAX_INT32)
+    if not config.groups:
+        problems.append("groups=() must name at least one cache group")
+    for index, group in enumerate(config.groups):
+        check(f"groups[{index}].block_granularity", group.block_granularity, 1, MAX_INT32)
+        check(f"groups[{index}].packing", group.packing, 1, 4096)
+    for field in ("mixed", "prefix_cache"):
+        if not isinstance(getattr(config, field), bool):
+            problems.append(f"{field}={getattr(config, field)!r} must be true or false")
+    return problems
+
+
+def _relation_problems(config: SchedulerConfig) -> list[str]:
+    """Every pair of fields that contradict each other; each is in range on its own."""
+    problems = []
+    names = [group.id for group in config.groups]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        problems.append(f"groups: the id {name!r} is used more than once; give each group its own")
+    for index, group in enumerate(config.groups):
+        if config.prefix_granularity % group.block_granularity:
+            problems.append(
+                f"groups[{index}].block_granularity={group.block_granularity} must divide "
+                f"prefix_granularity={config.prefix_granularity}"
+            )
+        if (config.device_blocks + 1) * group.packing > MAX_INT32:
+            problems.append(
+                f"groups[{index}].packing={group.packing} times device_blocks={config.device_blocks} "
+                f"must stay below {MAX_INT32}"
+            )
+    decode_tokens = config.max_batch_size * config.decode_width
+    if config.max_scheduled_tokens < decode_tokens + 1:
+        problems.append(
+            f"max_scheduled_tokens={config.max_scheduled_tokens} must exceed a full decode step "
+            f"(max_batch_size={config.max_batch_size} x decode_width={config.decode_width} = {decode_tokens} tokens), "
+            f"or prefills could never join it: lower max_batch_size or raise max_scheduled_tokens"
+        )
+    return problems

@@ -1,0 +1,14 @@
+"""Ranges of a request's tokens."""
+
+from msgspec import Struct
+
+
+class Window(Struct, frozen=True):
+    """The tokens `[begin, end)` that a chunk computes."""
+
+    begin: int
+    end: int
+
+    def next(self, chunk_tokens: int) -> "Window":
+        """The window that follows this one."""
+        return Window(self.end, self.end + chunk_tokens)

@@ -1,0 +1,84 @@
+"""From results to outputs: who gets which tokens, and who is done."""
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from control_plane.messages import Event, ExtendResult, Finish, FinishReason
+from control_plane.messages.columns import view
+
+
+class Committed(Struct, frozen=True):
+    """Tokens for one request, and its end if this is it."""
+
+    key: int
+    tokens: list[int]
+    reason: FinishReason | None
+
+
+class StopRule:
+    """When one request is done: at one of its stop tokens, or when it made all the tokens it may."""
+
+    __slots__ = ("left_tokens", "stop_token_ids")
+
+    def __init__(self, *, stop_token_ids: Sequence[int], max_new_tokens: int) -> None:
+        self.stop_token_ids = frozenset(stop_token_ids)
+        self.left_tokens = max_new_tokens
+
+    def cut(self, tokens: list[int]) -> tuple[list[int], FinishReason | None]:
+        """The tokens that count, the stop token included, and the reason if the request is done with them."""
+        for index, token in enumerate(tokens):
+            self.left_tokens -= 1
+            if token in self.stop_token_ids:
+                return tokens[: index + 1], FinishReason.STOP
+            if not self.left_tokens:
+                return tokens[: index + 1], FinishReason.LENGTH
+        return tokens, None
+
+
+class StopRules:
+    """Stop rules of live requests by key. Whoever has none is over: its results are late."""
+
+    def __init__(self) -> None:
+        self._rules: dict[int, StopRule] = {}
+
+    def add(self, key: int, rule: StopRule) -> None:
+        """A request entered."""
+        self._rules[key] = rule
+
+    def drop(self, key: int) -> None:
+        """A request is over."""
+        self._rules.pop(key, None)
+
+    def get(self, key: int) -> StopRule | None:
+        """The rule of a live request."""
+        return self._rules.get(key)
+
+
+def commit(
+    events: Sequence[Event], rules: StopRules, void_keys: Callable[[int], frozenset[int]]
+) -> tuple[list[Event], list[Committed]]:
+    """Cut every result at its stop rule: the events, each followed by the finishes it causes, and the outputs.
+
+    `void_keys(round)` names requests that were thrown out since that round and go on: its tokens are not theirs.
+    """
+    committed: list[Event] = []
+    outputs: list[Committed] = []
+    for event in events:
+        committed.append(event)
+        if not isinstance(event, ExtendResult):
+            continue
+        void = void_keys(event.round)
+        tokens = view(event.tokens).tolist()
+        begin = 0
+        for key, count in zip(view(event.keys).tolist(), view(event.counts).tolist(), strict=True):
+            end = begin + count
+            rule = rules.get(key) if count else None
+            if rule is not None and key not in void:
+                kept, reason = rule.cut(tokens[begin:end])
+                outputs.append(Committed(key, kept, reason))
+                if reason is not None:
+                    rules.drop(key)
+                    committed.append(Finish(key, reason))
+            begin = end
+    return committed, outputs

@@ -1,0 +1,46 @@
+"""The language of the boundary: everything that crosses between the planes, or from a caller into the scheduler.
+
+May import the standard library, msgspec, numpy and `control_plane.errors`. Start reading at `plan.py`, then
+`events.py`; `wire.py` is the one encoder and decoder. The data plane imports this package and nothing else of the
+control plane.
+"""
+
+from control_plane.messages.events import Abort, Event, ExtendResult, Finish, FinishReason, ForwardFailed, Retract
+from control_plane.messages.plan import (
+    BlockList,
+    ExecutionPlan,
+    ForwardBatch,
+    LoadBack,
+    Note,
+    NoteKind,
+    RemoteWork,
+    RequestSpec,
+    Sampling,
+    SlotBinding,
+    Store,
+    StoreSourceGuard,
+    TableEdit,
+)
+
+__all__ = [
+    "Abort",
+    "BlockList",
+    "Event",
+    "ExecutionPlan",
+    "ExtendResult",
+    "Finish",
+    "FinishReason",
+    "ForwardBatch",
+    "ForwardFailed",
+    "LoadBack",
+    "Note",
+    "NoteKind",
+    "RemoteWork",
+    "RequestSpec",
+    "Retract",
+    "Sampling",
+    "SlotBinding",
+    "Store",
+    "StoreSourceGuard",
+    "TableEdit",
+]

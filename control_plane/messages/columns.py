@@ -1,0 +1,32 @@
+"""Integer vectors travel as little-endian int32 bytes and are read back without a copy."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from control_plane.errors import WireError
+
+INT32 = np.dtype("<i4")
+type_bytes = INT32.itemsize
+
+Int32s = npt.NDArray[np.int32]
+
+
+def pack(values: Iterable[int] | Int32s) -> bytes:
+    """The int32 column of `values`. Raises OverflowError when one does not fit."""
+    if isinstance(values, np.ndarray):
+        return values.astype(INT32, copy=False).tobytes()
+    return np.array(values if isinstance(values, (list, tuple)) else list(values), dtype=INT32).tobytes()
+
+
+def view(column: bytes) -> Int32s:
+    """A read-only array over the bytes of a column. Raises WireError when they are not whole numbers."""
+    if len(column) % type_bytes:
+        raise WireError(f"an int32 column of {len(column)} bytes")
+    return np.frombuffer(column, dtype=INT32)
+
+
+def count(column: bytes) -> int:
+    """How many numbers a column holds."""
+    return len(column) // type_bytes

@@ -1,0 +1,76 @@
+"""The one encoder and the one decoder of the boundary.
+
+An encoded plan is what the forward thread executes, what a recording keeps and what replay compares, so
+nothing can be edited after it was handed over: there is no shared object. Bump `SCHEMA_VERSION` when the
+meaning of bytes changes; a trace of another version is refused.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from control_plane.errors import WireError
+from control_plane.messages.columns import count
+from control_plane.messages.events import Event
+from control_plane.messages.plan import ExecutionPlan, ForwardBatch, RequestSpec
+
+SCHEMA_VERSION = 1
+
+_encoder = msgspec.msgpack.Encoder()
+_plan_decoder = msgspec.msgpack.Decoder(ExecutionPlan)
+_events_decoder = msgspec.msgpack.Decoder(list[Event])
+_specs_decoder = msgspec.msgpack.Decoder(list[RequestSpec])
+
+
+def encode_plan(plan: ExecutionPlan) -> bytes:
+    """A plan as bytes. Asserts the shape that `decode_plan` relies on."""
+    if plan.forward is not None:
+        _check_batch(plan.forward)
+    return _encoder.encode(plan)
+
+
+def decode_plan(payload: bytes) -> ExecutionPlan:
+    """The plan that `encode_plan` wrote. Raises WireError on anything else."""
+    try:
+        plan = _plan_decoder.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise WireError(f"not a plan of schema {SCHEMA_VERSION}: {error}") from error
+    if plan.forward is not None:
+        _check_batch(plan.forward)
+    return plan
+
+
+def encode_events(events: Sequence[Event]) -> bytes:
+    """Events as bytes, in order."""
+    return _encoder.encode(events)
+
+
+def decode_events(payload: bytes) -> list[Event]:
+    """The events that `encode_events` wrote. Raises WireError on anything else."""
+    try:
+        return _events_decoder.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise WireError(f"not events of schema {SCHEMA_VERSION}: {error}") from error
+
+
+def encode_specs(specs: Sequence[RequestSpec]) -> bytes:
+    """Submissions as bytes, in order."""
+    return _encoder.encode(specs)
+
+
+def decode_specs(payload: bytes) -> list[RequestSpec]:
+    """The submissions that `encode_specs` wrote. Raises WireError on anything else."""
+    try:
+        return _specs_decoder.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise WireError(f"not submissions of schema {SCHEMA_VERSION}: {error}") from error
+
+
+def _check_batch(batch: ForwardBatch) -> None:
+    rows = batch.row_count
+    assert rows > 0, "a batch without rows"
+    assert 0 <= batch.num_extends <= rows, f"{batch.num_extends} extends among {rows} rows"
+    for name in ("slots", "input_lengths", "prefix_lengths"):
+        assert count(getattr(batch, name)) == rows, f"{name} does not have an entry a row"
+    for name in ("prefill_lengths", "replay_lengths", "checkpoints"):
+        assert count(getattr(batch, name)) == batch.num_extends, f"{name} does not have an entry an extend"

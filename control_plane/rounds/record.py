@@ -1,0 +1,79 @@
+"""Recording: an observer that wraps the scheduler's three calls. The loop does not know it is there."""
+
+from collections.abc import Callable, Sequence
+
+from control_plane.messages import Event, ExecutionPlan, RequestSpec
+from control_plane.messages.wire import encode_events, encode_plan, encode_specs
+from control_plane.rounds.trace import FrameKind, TraceWriter
+from control_plane.scheduler.feedback import Ended
+from control_plane.scheduler.scheduler import Scheduler
+from control_plane.scheduler.stats import SchedulerStats
+
+
+class RecordingScheduler:
+    """A scheduler that leaves a record of every submission, event and plan. Costs an encoding and a buffered write.
+
+    `clock_us`, if given, is read once for every plan with work; the core itself is told no time.
+    """
+
+    def __init__(self, scheduler: Scheduler, writer: TraceWriter, *, clock_us: Callable[[], int] | None = None) -> None:
+        self._scheduler = scheduler
+        self._writer = writer
+        self._clock_us = clock_us
+
+    def submit(self, specs: Sequence[RequestSpec]) -> list[int]:
+        """Record what is submitted, then submit it. What is refused leaves no record."""
+        keys = self._scheduler.submit(specs)
+        if specs:
+            self._writer.write(FrameKind.SUBMISSIONS, encode_specs(specs))
+        return keys
+
+    def advance(self, events: Sequence[Event]) -> list[Ended]:
+        """Record what happened, then apply it: a fault in applying it can then be replayed."""
+        if events:
+            self._writer.write(FrameKind.EVENTS, encode_events(events))
+        return self._scheduler.advance(events)
+
+    def next_plan(self) -> ExecutionPlan:
+        """Plan, then record the plan. An empty one too: asking for it may have changed what is remembered."""
+        plan = self._scheduler.next_plan()
+        if plan.has_work and self._clock_us is not None:
+            self._writer.write_clock(self._clock_us())
+        self._writer.write(FrameKind.PLAN, encode_plan(plan))
+        if not plan.has_work:
+            self._writer.flush()
+        return plan
+
+    @property
+    def has_room(self) -> bool:
+        """See `Scheduler.has_room`."""
+        return self._scheduler.has_room
+
+    @property
+    def max_single_request_tokens(self) -> int:
+        """See `Scheduler.max_single_request_tokens`."""
+        return self._scheduler.max_single_request_tokens
+
+    def check(self, spec: RequestSpec) -> None:
+        """See `Scheduler.check`."""
+        self._scheduler.check(spec)
+
+    def max_new_tokens(self, spec: RequestSpec) -> int:
+        """See `Scheduler.max_new_tokens`."""
+        return self._scheduler.max_new_tokens(spec)
+
+    def void_keys(self, round_number: int) -> frozenset[int]:
+        """See `Scheduler.void_keys`."""
+        return self._scheduler.void_keys(round_number)
+
+    def explain(self, request_id: str) -> str:
+        """See `Scheduler.explain`."""
+        return self._scheduler.explain(request_id)
+
+    def stats(self) -> SchedulerStats:
+        """See `Scheduler.stats`."""
+        return self._scheduler.stats()
+
+    def audit(self) -> list[str]:
+        """See `Scheduler.audit`."""
+        return self._scheduler.audit()

@@ -1,0 +1,96 @@
+"""A round in one line, as people read it: `3 | prefill c[9216:10240) d[0:64) | decode a b | hit d 64 | waits e`."""
+
+from collections.abc import Sequence
+
+from control_plane.messages import (
+    Abort,
+    Event,
+    ExecutionPlan,
+    ExtendResult,
+    Finish,
+    ForwardFailed,
+    Note,
+    NoteKind,
+    RequestSpec,
+    Retract,
+)
+from control_plane.messages.columns import view
+
+
+class Narrator:
+    """Follows a run, live or recorded, and says each round in one line. Names requests by their callers' ids."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        self._waiting: dict[int, None] = {}
+        self._keys_of_round: dict[int, list[int]] = {}
+
+    def submitted(self, keys: Sequence[int], specs: Sequence[RequestSpec]) -> None:
+        """Requests entered."""
+        for key, spec in zip(keys, specs, strict=True):
+            self._names[key] = spec.id
+            self._waiting[key] = None
+
+    def happened(self, events: Sequence[Event]) -> None:
+        """Facts arrived; those that end or retract a request change who waits."""
+        for event in events:
+            match event:
+                case Finish(key=key) | Abort(key=key):
+                    self._waiting.pop(key, None)
+                case Retract(key=key):
+                    self._waits_again(key)
+                case ForwardFailed(round=round_number):
+                    for key in self._keys_of_round.get(round_number, ()):
+                        self._waiting.pop(key, None)
+                case ExtendResult():
+                    continue
+
+    def planned(self, plan: ExecutionPlan) -> str:
+        """The line of a round."""
+        parts = [str(plan.round) if plan.has_work else "-"]
+        batch = plan.forward
+        if batch is not None:
+            keys, begins, lengths = (view(c).tolist() for c in (batch.keys, batch.prefix_lengths, batch.input_lengths))
+            self._keys_of_round[plan.round] = keys
+            self._keys_of_round.pop(plan.round - 3, None)  # deeper overlap than any scheduler's
+            extends = zip(keys[: batch.num_extends], begins, lengths, strict=False)
+            chunks = [f"{self._name(key)}[{begin}:{begin + length})" for key, begin, length in extends]
+            decodes = [self._name(key) for key in keys[batch.num_extends :]]
+            if chunks:
+                parts.append("prefill " + " ".join(chunks))
+            if decodes:
+                parts.append("decode " + " ".join(decodes))
+        for note in plan.notes:
+            if note.kind is NoteKind.RETRACTED:
+                self._waits_again(note.key)
+        if batch is not None:
+            for key in keys:
+                self._waiting.pop(key, None)
+        parts += [self._note(note) for note in plan.notes]
+        if self._waiting:
+            parts.append("waits " + " ".join(self._name(key) for key in self._waiting))
+        return " | ".join(parts)
+
+    def _note(self, note: Note) -> str:
+        name, numbers = self._name(note.key), note.numbers
+        match note.kind:
+            case NoteKind.HIT:
+                return f"hit {name} {numbers[0]}"
+            case NoteKind.BLOCKED:
+                return f"{name} blocked: {numbers[1]} blocks wanted, {numbers[2]} to be had"
+            case NoteKind.LINE_HELD:
+                return f"line held by {name}"
+            case NoteKind.NO_SLOT:
+                return "no slot"
+            case NoteKind.SEALED:
+                return f"line sealed behind {name}"
+            case NoteKind.RETRACTED:
+                return f"retracts {name} at {numbers[0]}"
+            case NoteKind.EVICTED:
+                return f"evicts {numbers[1]}"
+
+    def _name(self, key: int) -> str:
+        return self._names.get(key, str(key))
+
+    def _waits_again(self, key: int) -> None:
+        self._waiting = dict.fromkeys(sorted([*self._waiting, key]))

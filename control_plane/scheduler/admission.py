@@ -1,0 +1,200 @@
+"""The admission of one step: size it, ask the coordinator for all of it, and move the request if it was granted.
+
+Sees only what a plan puts out (fresh blocks, notes) and reports outcomes; it cannot compose the batch.
+"""
+
+from control_plane.cache.coordinator.coordinator import CacheCoordinator
+from control_plane.cache.coordinator.demand import CacheProgress, Granted, GroupDemand, Refused
+from control_plane.cache.prefix.index import PrefixHit
+from control_plane.config import SchedulerConfig
+from control_plane.fsm.events import ScheduleChunk, ScheduleDecode, ScheduleFirstChunk
+from control_plane.fsm.request import Request
+from control_plane.fsm.resources import ForwardResources
+from control_plane.fsm.states import PrefillDone, Prefilling
+from control_plane.fsm.tokens import Window
+from control_plane.messages import NoteKind, SlotBinding
+from control_plane.messages.columns import pack
+from control_plane.scheduler.group_demands import PrefillReserve, dense_demands, reserve_prefill_demands
+from control_plane.scheduler.plan_build import PlanOutput
+from control_plane.scheduler.prefill_chunk import prefill_chunk_tokens, probe_limit_tokens
+from control_plane.scheduler.progress import advance_request_progress
+from control_plane.scheduler.recovery import admission_headroom_tokens
+from control_plane.scheduler.resident import NEVER, ResidentTable
+
+
+class AdmissionFeedback:
+    """What the admissions of one round report: whether any failed for room, and for whom first."""
+
+    def __init__(self) -> None:
+        self.capacity_blocker: Request | None = None
+        self.blocked_decodes: list[Request] = []
+
+    @property
+    def admission_failed(self) -> bool:
+        """Whether any admission of this round failed for room."""
+        return self.capacity_blocker is not None
+
+    def report_refusal(self, request: Request) -> None:
+        """The first blocker is the one that a retraction serves."""
+        if self.capacity_blocker is None:
+            self.capacity_blocker = request
+
+
+class Admission:
+    """Admits first chunks, further chunks and decode steps."""
+
+    def __init__(self, config: SchedulerConfig, coordinator: CacheCoordinator, resident: ResidentTable) -> None:
+        self._config = config
+        self._coordinator = coordinator
+        self._resident = resident
+        # No granularity to publish by: nothing is hashed, matched or published.
+        self._publish_granularity = config.prefix_granularity if config.prefix_cache else 0
+
+    @property
+    def available_blocks(self) -> int:
+        """LCM blocks that could be had at most."""
+        return self._coordinator.available_blocks
+
+    def first_chunk(
+        self, request: Request, *, budget_tokens: int, round_number: int, output: PlanOutput
+    ) -> Window | tuple[Refused, PrefixHit]:
+        """Give a waiting request a slot, its cached prefix and its first chunk; or say what lacked."""
+        hit = self._probe(request)
+        refused = self._try_first_chunk(request, hit, budget_tokens, round_number, output)
+        if isinstance(refused, Refused) and hit.tokens and not self._resident.count:
+            # Alone in the pool and yet no room: the hit's blocks lie scattered over parents that other groups need.
+            whole = PrefixHit(0, tuple([] for _ in hit.blocks), None)
+            refused = self._try_first_chunk(request, whole, budget_tokens, round_number, output)
+        return (refused, hit) if isinstance(refused, Refused) else refused
+
+    def next_chunk(self, request: Request, *, budget_tokens: int, output: PlanOutput) -> Window | Refused:
+        """The next chunk of a resident prefill."""
+        state = request.state
+        assert isinstance(state, Prefilling)
+        slot = state.resources.slot
+        chunk_tokens = prefill_chunk_tokens(
+            begin=state.window.end, prefill_tokens=request.prefill_tokens, budget_tokens=budget_tokens
+        )
+        window = state.window.next(chunk_tokens)
+        reserve = PrefillReserve(
+            decode_width=self._config.decode_width,
+            prompt_headroom_tokens=0,
+            completes_prefill=window.end == request.prefill_tokens,
+        )
+        demands = self._reserved(window, reserve)
+        granted = self._admit_resident(request, slot, demands, output)
+        if isinstance(granted, Refused):
+            return granted
+        request.apply(ScheduleChunk(chunk_tokens, request.prefill_tokens, demands[0].reserve_tokens))
+        self._chunk_scheduled(request, slot, window)
+        return window
+
+    def decode(self, request: Request, *, output: PlanOutput) -> Refused | None:
+        """Room for the next decode step of a request, and publication of what it completed; None: granted."""
+        slot = request.resources.slot
+        demands = dense_demands(self._config.groups, end=self._decode_end(slot))
+        granted = self._admit_resident(request, slot, demands, output)
+        if isinstance(granted, Refused):
+            return granted
+        if isinstance(request.state, PrefillDone):
+            request.apply(ScheduleDecode())
+        return None
+
+    def publish_completed(self, request: Request) -> None:
+        """Publish what a request computed, outside an admission: it is about to let go of its pages."""
+        progress = advance_request_progress(request, self._resident, prefix_granularity=self._publish_granularity)
+        self._coordinator.publish(request.resources.slot, progress)
+
+    def _probe(self, request: Request) -> PrefixHit:
+        limit = probe_limit_tokens(
+            prefill_tokens=request.prefill_tokens, prefix_granularity=self._config.prefix_granularity
+        )
+        return self._coordinator.probe_prefix(request.chain.digests, limit)
+
+    def _try_first_chunk(
+        self, request: Request, hit: PrefixHit, budget_tokens: int, round_number: int, output: PlanOutput
+    ) -> Window | Refused:
+        chunk_tokens = prefill_chunk_tokens(
+            begin=hit.tokens, prefill_tokens=request.prefill_tokens, budget_tokens=budget_tokens
+        )
+        window = Window(hit.tokens, hit.tokens + chunk_tokens)
+        reserve = PrefillReserve(
+            decode_width=self._config.decode_width,
+            prompt_headroom_tokens=self._headroom_tokens(request, window),
+            completes_prefill=window.end == request.prefill_tokens,
+        )
+        demands = self._reserved(window, reserve)
+        slot = self._resident.next_slot
+        granted = self._coordinator.admit(slot, demands, hit=hit)
+        if isinstance(granted, Refused):
+            return granted
+        self._move_in(request, slot, granted, hit, round_number, output)
+        resources = ForwardResources(slot=slot, progress=granted.progress, forwards_out=self._resident)
+        request.apply(ScheduleFirstChunk(resources, window, request.prefill_tokens, demands[0].reserve_tokens))
+        self._chunk_scheduled(request, slot, window)
+        return window
+
+    def _headroom_tokens(self, request: Request, window: Window) -> int:
+        """The rest of the prompt with the output that is prepaid; nothing where nothing is prepaid (R7.3)."""
+        headroom = admission_headroom_tokens(
+            remaining_new_tokens=request.limit_tokens - request.prefill_tokens,
+            is_declared=request.spec.max_new_tokens is not None,
+            safe_steps=self._config.safe_steps,
+            retraction_count=request.retraction_count,
+        )
+        return request.prefill_tokens - window.end + headroom if headroom else 0
+
+    def _reserved(self, window: Window, reserve: PrefillReserve) -> list[GroupDemand]:
+        groups = self._config.groups
+        return reserve_prefill_demands(groups, dense_demands(groups, end=window.end), reserve)
+
+    def _move_in(
+        self, request: Request, slot: int, granted: Granted, hit: PrefixHit, round_number: int, output: PlanOutput
+    ) -> None:
+        settled = self._resident.settle(
+            key=request.key, round_number=round_number, tokens=request.tokens, limit_tokens=request.limit_tokens
+        )
+        assert settled == slot, f"admitted into slot {slot} and settled in {settled}"
+        sampling = request.spec.sampling
+        history = pack(request.tokens) if sampling.needs_history else b""
+        output.bindings.append(SlotBinding(slot, request.key, request.prompt_tokens, history, sampling))
+        output.record_grant(granted)
+        if hit.tokens:
+            output.note(NoteKind.HIT, request.key, hit.tokens)
+        if request.retraction_count == 0:
+            request.cached_tokens = hit.tokens
+
+    def _admit_resident(
+        self, request: Request, slot: int, demands: list[GroupDemand], output: PlanOutput
+    ) -> Granted | Refused:
+        progress = advance_request_progress(request, self._resident, prefix_granularity=self._publish_granularity)
+        granted = self._coordinator.admit(slot, demands, progress=progress)
+        if isinstance(granted, Granted):
+            request.resources.progress = granted.progress
+            output.record_grant(granted)
+            self._watch(slot, granted.progress)
+        return granted
+
+    def _chunk_scheduled(self, request: Request, slot: int, window: Window) -> None:
+        """The columns follow: a completing chunk samples one token, and its owner's next step looks at the objects."""
+        resident = self._resident
+        completes = window.end == request.prefill_tokens
+        resident.planned[slot] = request.prefill_tokens + 1 if completes else window.end
+        resident.forwards_out[slot] += 1
+        resident.writable_until[slot] = self._coordinator.tables.covered_tokens(slot)
+        resident.next_event_at[slot] = 0
+
+    def _watch(self, slot: int, progress: CacheProgress) -> None:
+        resident = self._resident
+        resident.writable_until[slot] = self._coordinator.tables.covered_tokens(slot)
+        granularity = self._publish_granularity
+        resident.next_event_at[slot] = (progress.published_pages + 1) * granularity if granularity else NEVER
+
+    def _decode_end(self, slot: int) -> int:
+        """Where the rows of the next decode step may end at most."""
+        return int(self._resident.planned[slot]) + self.decode_overshoot(self._resident.results_in_flight(slot))
+
+    def decode_overshoot(self, results_in_flight: int) -> int:
+        """Rows that a step may write from the last planned token on: its width, and what steps in flight may add."""
+        width = self._config.decode_width
+        return width - 1 + results_in_flight * (width - 1)

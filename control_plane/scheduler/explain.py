@@ -1,0 +1,38 @@
+"""Why a request is where it is, in words."""
+
+from control_plane.fsm.request import Request
+from control_plane.fsm.states import Decoding, Finished, PrefillDone, Prefilling, Retracted, Submitted
+from control_plane.scheduler.line import Candidates
+from control_plane.scheduler.resident import ResidentTable
+
+
+def explain(request: Request, line: Candidates, resident: ResidentTable, group_ids: tuple[str, ...]) -> str:
+    """One sentence about the present; the record tells the past."""
+    match request.state:
+        case Prefilling(window=window):
+            return f"prefilling: {window.end} of {request.prefill_tokens} tokens scheduled"
+        case PrefillDone():
+            return "prefilled: its first decode step is next"
+        case Decoding(resources=resources):
+            landed = int(resident.landed[resources.slot])
+            return f"decoding: {landed - request.prompt_tokens} tokens out, complete at {request.limit_tokens} in all"
+        case Submitted() | Retracted():
+            return _why_waiting(request, line, resident, group_ids)
+        case Finished(reason=reason):
+            return f"finished: {reason}"
+
+
+def _why_waiting(request: Request, line: Candidates, resident: ResidentTable, group_ids: tuple[str, ...]) -> str:
+    ahead = sum(other.key < request.key for other in line.waiting)
+    standing = "retracted, prefills again" if isinstance(request.state, Retracted) else "waiting"
+    place = f"{standing} behind {ahead} others" if ahead else f"{standing}, first in line"
+    refusal = line.waiting.refusal(request)
+    if refusal is not None:
+        lacked = refusal.lacked
+        shortage = f"{lacked.wanted} wanted, {lacked.available} to be had"
+        return f"{place}: group {group_ids[lacked.group]} lacks blocks ({shortage})"
+    if line.prefilling:
+        return f"{place}: the prompt of {line.prefilling[0].spec.id} holds the line"
+    if not resident.has_free_slot:
+        return f"{place}: all {resident.slots} slots are taken"
+    return f"{place}: not tried yet"

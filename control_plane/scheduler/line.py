@@ -1,0 +1,191 @@
+"""Who is waiting, who is prefilling, who decodes: each in submission order.
+
+The waiting line remembers what every refused prompt lacked, so that asking again costs nothing while nothing changed:
+a round's cost does not grow with the number of prompts that wait (R3.9).
+"""
+
+import bisect
+from collections.abc import Iterator
+
+import numpy as np
+from msgspec import Struct
+
+from control_plane.cache.coordinator.coordinator import CacheCoordinator
+from control_plane.cache.coordinator.demand import Refused
+from control_plane.fsm.request import Request
+from control_plane.messages.columns import INT32, Int32s
+
+
+class Refusal(Struct, frozen=True):
+    """Why a waiting prompt was not admitted, and how many admissions there had been when that was first so."""
+
+    lacked: Refused
+    missing_digest: bytes | None
+    first_refused_at: int
+
+
+def _key(request: Request) -> int:
+    return request.key
+
+
+class WaitingLine:
+    """Prompts without pages, oldest first. Those before `_first_untried` were all refused and nothing changed since."""
+
+    def __init__(self, coordinator: CacheCoordinator, *, max_overtakes: int | None) -> None:
+        self._coordinator = coordinator
+        self._max_overtakes = max_overtakes
+        self._requests: list[Request] = []
+        self._refusals: dict[int, Refusal] = {}
+        self._awaiting: dict[bytes, set[int]] = {}
+        self._first_untried = 0
+        self._freed_seen = -1
+        self._admissions = 0
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+    def __contains__(self, key: int) -> bool:
+        index = bisect.bisect_left(self._requests, key, key=_key)
+        return index < len(self._requests) and self._requests[index].key == key
+
+    def join(self, request: Request) -> None:
+        """A prompt starts to wait; a retracted one does so at its old place."""
+        index = bisect.bisect_left(self._requests, request.key, key=_key)
+        self._requests.insert(index, request)
+        self._first_untried = min(self._first_untried, index)
+
+    def leave(self, request: Request) -> None:
+        """A prompt was admitted or is over."""
+        index = bisect.bisect_left(self._requests, request.key, key=_key)
+        assert self._requests[index] is request, f"request {request.key} does not wait"
+        del self._requests[index]
+        if index < self._first_untried:
+            self._first_untried -= 1
+        self._forget(request)
+
+    def admitted(self, request: Request) -> None:
+        """A prompt leaves with pages: one more overtook those that were refused before it."""
+        self._admissions += 1
+        self.leave(request)
+
+    def refusal(self, request: Request) -> Refusal | None:
+        """What a prompt lacked when it was last tried."""
+        return self._refusals.get(request.key)
+
+    def refuse(self, request: Request, lacked: Refused, missing_digest: bytes | None) -> None:
+        """Remember what a prompt lacked. It is tried again when that may have changed."""
+        before = self._refusals.get(request.key)
+        self._forget(request)
+        first_refused_at = before.first_refused_at if before else self._admissions
+        self._refusals[request.key] = Refusal(lacked, missing_digest, first_refused_at)
+        if missing_digest is not None:
+            self._awaiting.setdefault(missing_digest, set()).add(request.key)
+            self._coordinator.index.await_digest(missing_digest)
+
+    def overtakes(self, request: Request) -> int:
+        """Admissions since this prompt was first refused."""
+        refusal = self._refusals.get(request.key)
+        return self._admissions - refusal.first_refused_at if refusal else 0
+
+    def seals(self, request: Request) -> bool:
+        """Whether a refused prompt was overtaken so often that nobody behind it may be admitted."""
+        return self._max_overtakes is not None and self.overtakes(request) >= self._max_overtakes
+
+    def candidates(self) -> Iterator[Request]:
+        """Prompts that could be admitted now, in order. The caller admits, refuses or stops at each.
+
+        Ends behind a prompt that seals the line. Prompts that cannot have become admissible are passed over.
+        """
+        start = self._start()
+        if start > 0 and self.seals(self._requests[0]):
+            return
+        index = start
+        while index < len(self._requests):
+            request = self._requests[index]
+            if not self._is_hopeless(request):
+                yield request
+                if index < len(self._requests) and self._requests[index] is not request:
+                    continue  # it was admitted and left the line
+                if request.key not in self._refusals:
+                    return  # neither admitted nor refused: the round has no room for more
+            if self.seals(request):
+                return
+            index += 1
+            self._first_untried = max(self._first_untried, index)
+
+    def _start(self) -> int:
+        """Where the scan begins: behind those for whom nothing changed."""
+        for digest in self._coordinator.index.drain_arrived():
+            for key in self._awaiting.pop(digest, ()):
+                refusal = self._refusals.pop(key)
+                self._retry_later(key, refusal)
+        if self._coordinator.freed_count != self._freed_seen:
+            self._freed_seen = self._coordinator.freed_count
+            self._first_untried = 0
+        return self._first_untried
+
+    def _retry_later(self, key: int, refusal: Refusal) -> None:
+        """More of this prompt is cached than when it was refused: ask again, but keep its place in the overtaking."""
+        self._refusals[key] = Refusal(
+            Refused(refusal.lacked.group, refusal.lacked.wanted, refusal.lacked.available, 0),
+            None,
+            refusal.first_refused_at,
+        )
+        self._first_untried = min(self._first_untried, bisect.bisect_left(self._requests, key, key=_key))
+
+    def _is_hopeless(self, request: Request) -> bool:
+        refusal = self._refusals.get(request.key)
+        return refusal is not None and refusal.lacked.needs_blocks > self._coordinator.available_blocks
+
+    def _forget(self, request: Request) -> None:
+        refusal = self._refusals.pop(request.key, None)
+        if refusal is None or refusal.missing_digest is None:
+            return
+        keys = self._awaiting.get(refusal.missing_digest)
+        if keys is not None:
+            keys.discard(request.key)
+            if not keys:
+                del self._awaiting[refusal.missing_digest]
+                self._coordinator.index.stop_awaiting(refusal.missing_digest)
+
+
+class DecodeLine:
+    """Slots whose owner decodes, ordered by key. The columns are rebuilt only when somebody came or went."""
+
+    def __init__(self) -> None:
+        self._members: list[tuple[int, int]] = []
+        self._columns: tuple[Int32s, Int32s] | None = None
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def join(self, key: int, slot: int) -> None:
+        """A request's prefill is scheduled to its end."""
+        bisect.insort(self._members, (key, slot))
+        self._columns = None
+
+    def leave(self, key: int, slot: int) -> None:
+        """A request ended or was retracted; False members are ignored."""
+        index = bisect.bisect_left(self._members, (key, slot))
+        if index < len(self._members) and self._members[index] == (key, slot):
+            del self._members[index]
+            self._columns = None
+
+    def columns(self) -> tuple[Int32s, Int32s]:
+        """Keys and slots, in submission order."""
+        if self._columns is None:
+            pairs = np.array(self._members, dtype=INT32).reshape(-1, 2)
+            self._columns = np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
+        return self._columns
+
+
+class Candidates:
+    """Every live request by where it stands. Each part is in submission order."""
+
+    def __init__(self, coordinator: CacheCoordinator, *, max_overtakes: int | None) -> None:
+        self.waiting = WaitingLine(coordinator, max_overtakes=max_overtakes)
+        self.prefilling: list[Request] = []
+        self.decoding = DecodeLine()

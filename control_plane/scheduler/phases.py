@@ -1,0 +1,135 @@
+"""The phases that role grammars are made of. A phase takes candidates in submission order; its name is in the notes."""
+
+from typing import Protocol
+
+import numpy as np
+
+from control_plane.cache.coordinator.demand import Refused
+from control_plane.fsm.request import Request
+from control_plane.fsm.states import Prefilling
+from control_plane.messages import NoteKind
+from control_plane.messages.columns import Int32s
+from control_plane.scheduler.admission import Admission, AdmissionFeedback
+from control_plane.scheduler.line import Candidates
+from control_plane.scheduler.plan_build import Decodes, Extend, PlanBuild
+from control_plane.scheduler.resident import ResidentTable
+
+
+class Desk(Protocol):
+    """What the phases share besides the build: the admission, the columns, and requests by key."""
+
+    admission: Admission
+    resident: ResidentTable
+    requests: dict[int, Request]
+
+    def next_retraction_epoch(self) -> int:
+        """A number that rises with every retraction."""
+        ...
+
+
+def schedule_decode_batch(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> None:
+    """Every decode that has a token left to make and a block to write to.
+
+    The steady part is a few vector operations; only requests that need a block or completed a page are looked at.
+    """
+    if not len(line.decoding):
+        return
+    keys, slots = line.decoding.columns()
+    resident = desk.resident
+    planned = resident.planned[slots]
+    ready = planned < resident.limit[slots]  # never a step beyond the last token (D1)
+    overshoot = desk.admission.decode_overshoot(1) if build.decode_width > 1 else 0
+    needs_look = planned + overshoot > resident.writable_until[slots]
+    needs_look |= resident.landed[slots] > resident.next_event_at[slots]
+    for index in np.flatnonzero(needs_look & ready).tolist():
+        ready[index] = _admit_decode(desk, build, feedback, desk.requests[int(keys[index])])
+    if ready.all():
+        _push_decodes(desk, build, keys, slots, planned)
+    elif ready.any():
+        _push_decodes(desk, build, keys[ready], slots[ready], planned[ready])
+
+
+def schedule_blocked_decode(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, request: Request) -> bool:
+    """Try again for one decode, after somebody gave room."""
+    if not _admit_decode(desk, build, feedback, request):
+        return False
+    slots = np.array([request.resources.slot], dtype=np.int32)
+    _push_decodes(desk, build, np.array([request.key], dtype=np.int32), slots, desk.resident.planned[slots])
+    return True
+
+
+def schedule_resident_chunks(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> bool:
+    """The next chunk of each prefill that has pages; whether one of them holds the line.
+
+    A resident prefill that finds no room holds it as well: a newcomer must not take what it waits for (R3.5).
+    """
+    for request in list(line.prefilling):
+        if not build.budget_tokens:
+            return True
+        window = desk.admission.next_chunk(request, budget_tokens=build.budget_tokens, output=build.output)
+        if isinstance(window, Refused):
+            _note_refusal(build, feedback, request, window)
+            return True
+        build.push_operation(Extend(request, request.resources.slot, window))
+        if holds_head_of_line(build, request):
+            return True
+        line.prefilling.remove(request)
+        line.decoding.join(request.key, request.resources.slot)
+    return False
+
+
+def schedule_new_prompts(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> None:
+    """First chunks of waiting prompts, until the budget or the slots are gone or one holds the line."""
+    for request in line.waiting.candidates():
+        if not build.budget_tokens:
+            return
+        if not desk.resident.has_free_slot:
+            build.output.note(NoteKind.NO_SLOT, request.key, desk.resident.slots)
+            return
+        outcome = desk.admission.first_chunk(
+            request, budget_tokens=build.budget_tokens, round_number=build.round_number, output=build.output
+        )
+        if isinstance(outcome, tuple):
+            refused, hit = outcome
+            _note_refusal(build, feedback, request, refused)
+            line.waiting.refuse(request, refused, hit.missing)
+            if line.waiting.seals(request):
+                build.output.note(NoteKind.SEALED, request.key, line.waiting.overtakes(request))
+            continue
+        line.waiting.admitted(request)
+        build.push_operation(Extend(request, request.resources.slot, outcome))
+        if holds_head_of_line(build, request):
+            line.prefilling.append(request)
+            return
+        line.decoding.join(request.key, request.resources.slot)
+
+
+def holds_head_of_line(build: PlanBuild, request: Request) -> bool:
+    """Whether a prefill that was just scheduled is still incomplete: then nothing behind it is scheduled (R3.5).
+
+    Per-chunk admission gives it no claim on the blocks it still needs; a newcomer could take them for good.
+    """
+    if not isinstance(request.state, Prefilling):
+        return False
+    build.output.note(NoteKind.LINE_HELD, request.key, request.prefill_tokens - request.state.window.end)
+    return True
+
+
+def _admit_decode(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, request: Request) -> bool:
+    refused = desk.admission.decode(request, output=build.output)
+    if refused is None:
+        return True
+    _note_refusal(build, feedback, request, refused)
+    feedback.blocked_decodes.append(request)
+    return False
+
+
+def _push_decodes(desk: Desk, build: PlanBuild, keys: Int32s, slots: Int32s, planned: Int32s) -> None:
+    desk.resident.planned[slots] = planned + 1
+    desk.resident.forwards_out[slots] += 1
+    build.push_operation(Decodes(keys, slots, planned - 1))
+
+
+def _note_refusal(build: PlanBuild, feedback: AdmissionFeedback, request: Request, refused: Refused) -> None:
+    feedback.report_refusal(request)
+    build.output.note(NoteKind.BLOCKED, request.key, refused.group, refused.wanted, refused.available)

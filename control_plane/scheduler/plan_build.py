@@ -1,0 +1,131 @@
+"""A plan under construction: budgets, who is scheduled, what was pushed.
+
+Role grammars and phases hold it; the admission layer sees only its `output` (fresh blocks and notes).
+"""
+
+import numpy as np
+from msgspec import Struct
+
+from control_plane.cache.coordinator.demand import Granted
+from control_plane.cache.core.block_table import BlockTables
+from control_plane.fsm.request import Request
+from control_plane.fsm.tokens import Window
+from control_plane.messages import BlockList, ExecutionPlan, ForwardBatch, Note, NoteKind, SlotBinding
+from control_plane.messages.columns import INT32, Int32s, pack
+
+
+class Extend(Struct, frozen=True):
+    """A chunk of a prompt joins the batch."""
+
+    request: Request
+    slot: int
+    window: Window
+
+
+class Decodes(Struct, frozen=True):
+    """Decode steps join the batch: their slots, and the position of the token that each feeds."""
+
+    keys: Int32s
+    slots: Int32s
+    positions: Int32s
+
+
+Operation = Extend | Decodes
+
+
+class PlanOutput:
+    """What admissions leave in the plan: blocks to zero, new slot owners, notes."""
+
+    def __init__(self, *, groups: int) -> None:
+        self.notes: list[Note] = []
+        self.bindings: list[SlotBinding] = []
+        self._fresh: list[list[int]] = [[] for _ in range(groups)]
+
+    def note(self, kind: NoteKind, key: int, *numbers: int) -> None:
+        """Leave a mark of a decision."""
+        self.notes.append(Note(kind, key, numbers))
+
+    def record_grant(self, granted: Granted) -> None:
+        """Fresh blocks are zeroed before anybody reads them."""
+        for fresh, blocks in zip(self._fresh, granted.fresh, strict=True):
+            fresh += blocks
+        for group, evicted in enumerate(granted.evicted):
+            if evicted:
+                self.note(NoteKind.EVICTED, 0, group, evicted)
+
+    def blocks_to_zero(self) -> tuple[BlockList, ...]:
+        """One list for every group that got blocks."""
+        return tuple(BlockList(group, pack(blocks)) for group, blocks in enumerate(self._fresh) if blocks)
+
+
+class PlanBuild:
+    """One round's plan while the phases run. `budget_tokens` is what is left of the round's."""
+
+    def __init__(self, *, round_number: int, budget_tokens: int, decode_width: int, groups: int) -> None:
+        self.round_number = round_number
+        self.budget_tokens = budget_tokens
+        self.output = PlanOutput(groups=groups)
+        self.extends: list[Extend] = []
+        self.decodes: list[Decodes] = []
+        self.decode_width = decode_width
+
+    @property
+    def has_prefill_progress(self) -> bool:
+        """Whether a prompt advanced in this round. Decode steps are not progress: they release nothing (R5.1)."""
+        return bool(self.extends)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was pushed."""
+        return not self.extends and not self.decodes
+
+    def push_operation(self, operation: Operation) -> None:
+        """The one gate into the batch: whatever enters debits the budget here."""
+        match operation:
+            case Extend(window=window):
+                self.extends.append(operation)
+                self.budget_tokens -= window.end - window.begin
+            case Decodes(slots=slots):
+                self.decodes.append(operation)
+                self.budget_tokens -= len(slots) * self.decode_width
+        assert self.budget_tokens >= 0, f"round {self.round_number} overdrew its budget by {-self.budget_tokens}"
+
+    def finish(self, tables: BlockTables) -> ExecutionPlan:
+        """The plan. One without a batch leaves table edits to a later one: they only release slots."""
+        forward = None if self.is_empty else self._batch()
+        return ExecutionPlan(
+            round=self.round_number,
+            stores=(),
+            zero=self.output.blocks_to_zero(),
+            load_backs=(),
+            tables=tables.drain_edits() if forward else (),
+            bindings=tuple(self.output.bindings),
+            remote_prefill=None,
+            remote_decode=None,
+            forward=forward,
+            notes=tuple(self.output.notes),
+        )
+
+    def _batch(self) -> ForwardBatch:
+        extends, decodes = self.extends, self.decodes
+        width = self.decode_width
+        if not extends and len(decodes) == 1:
+            (rows,) = decodes
+            lengths = np.full(len(rows.slots), width, dtype=INT32).tobytes()
+            return ForwardBatch(
+                pack(rows.keys), pack(rows.slots), 0, lengths, pack(rows.positions), b"", b"", b"", b"", width
+            )
+        nothing = bytes(4 * len(extends))
+        return ForwardBatch(
+            keys=pack([e.request.key for e in extends]) + b"".join(pack(d.keys) for d in decodes),
+            slots=pack([e.slot for e in extends]) + b"".join(pack(d.slots) for d in decodes),
+            num_extends=len(extends),
+            input_lengths=pack([e.window.end - e.window.begin for e in extends])
+            + pack([width] * sum(len(d.slots) for d in decodes)),
+            prefix_lengths=pack([e.window.begin for e in extends]) + b"".join(pack(d.positions) for d in decodes),
+            prefill_lengths=pack([e.request.prefill_tokens for e in extends]),
+            replay_lengths=nothing,
+            checkpoints=nothing,
+            input_ids=b"".join(pack(e.request.tokens[e.window.begin : e.window.end]) for e in extends),
+            decode_width=width,
+        )

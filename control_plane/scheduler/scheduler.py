@@ -1,0 +1,246 @@
+"""Decides once per round what the engine does next. No clock, no thread, no device: specs and events in, plans out."""
+
+from collections.abc import Sequence
+from itertools import count
+
+from control_plane.cache.coordinator.coordinator import CacheCoordinator
+from control_plane.cache.prefix.hash_chain import HashChain, NoHashChain
+from control_plane.config import MAX_INT32, SchedulerConfig
+from control_plane.errors import ConfigError, RequestRejected
+from control_plane.fsm.request import Request
+from control_plane.fsm.resources import ForwardResources
+from control_plane.messages import (
+    Abort,
+    Event,
+    ExecutionPlan,
+    ExtendResult,
+    Finish,
+    ForwardFailed,
+    RequestSpec,
+    Retract,
+)
+from control_plane.messages.columns import view
+from control_plane.scheduler.admission import Admission, AdmissionFeedback
+from control_plane.scheduler.capacity_model import CapacityModel
+from control_plane.scheduler.explain import explain
+from control_plane.scheduler.feedback import Ended, Feedback
+from control_plane.scheduler.line import Candidates
+from control_plane.scheduler.plan_build import PlanBuild
+from control_plane.scheduler.resident import ResidentTable
+from control_plane.scheduler.roles import build_mixed_plan, build_unmixed_plan
+from control_plane.scheduler.stats import SchedulerStats, StallWatch
+
+
+class Scheduler:
+    """The control plane's core. The same submissions and events give byte-identical plans, anywhere.
+
+    Call `submit` and `advance` with what arrived, then `next_plan` while the device has room. Raises ConfigError when
+    the configuration cannot work, naming every problem.
+    """
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        config.validate()
+        self.config = config
+        self.capacity = CapacityModel(config)
+        self.max_single_request_tokens = self.capacity.max_single_request_tokens()
+        if self.max_single_request_tokens <= config.decode_width:
+            raise ConfigError(
+                [f"device_blocks={config.device_blocks} cannot hold even a request of one token; raise device_blocks"]
+            )
+        longest_tokens = self.max_single_request_tokens + config.decode_width * (2 + config.overlap_depth)
+        self._coordinator = CacheCoordinator(config, longest_tokens=longest_tokens)
+        self.resident = ResidentTable(slots=config.max_batch_size, longest_tokens=longest_tokens)
+        self.admission = Admission(config, self._coordinator, self.resident)
+        self.requests: dict[int, Request] = {}
+        self._line = Candidates(self._coordinator, max_overtakes=config.max_overtakes)
+        self._feedback = Feedback(
+            coordinator=self._coordinator,
+            resident=self.resident,
+            admission=self.admission,
+            line=self._line,
+            requests=self.requests,
+        )
+        self._stall_watch = StallWatch()
+        self._build_plan = build_mixed_plan if config.mixed else build_unmixed_plan
+        self._keys = count(1)
+        self._retraction_epochs = count(1)
+        self._round = 0
+        self._retractions = 0
+        self._prompt_tokens = 0
+        self._cached_tokens = 0
+        self._submitted = 0
+
+    def check(self, spec: RequestSpec) -> None:
+        """Raise RequestRejected if no round could ever serve this request, with the numbers; else return."""
+        prompt_tokens = spec.prompt_tokens
+        if not prompt_tokens:
+            raise RequestRejected("the prompt is empty: give at least one token", field="tokens")
+        if view(spec.tokens).min() < 0:
+            raise RequestRejected("a token id is negative", field="tokens")
+        limit = self.max_single_request_tokens
+        declared = spec.max_new_tokens
+        if declared is not None and not 1 <= declared <= MAX_INT32:
+            raise RequestRejected(
+                f"max_new_tokens must be between 1 and {MAX_INT32}", field="max_new_tokens", max_new_tokens=declared
+            )
+        wanted = prompt_tokens + max(declared or 1, self.config.decode_width)
+        if wanted > limit:
+            raise RequestRejected(
+                "prompt plus output is longer than one request may be here: shorten the prompt or lower max_new_tokens",
+                field="max_new_tokens" if prompt_tokens < limit else "tokens",
+                prompt_tokens=prompt_tokens,
+                max_new_tokens=declared or 1,
+                limit_tokens=limit,
+            )
+
+    def max_new_tokens(self, spec: RequestSpec) -> int:
+        """How many tokens this request may generate: what it declared, or all that fits."""
+        if spec.max_new_tokens is not None:
+            return spec.max_new_tokens
+        return self.max_single_request_tokens - spec.prompt_tokens
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more round may be planned before an earlier one's result is known."""
+        return self._feedback.rounds_in_flight <= self.config.overlap_depth
+
+    def submit(self, specs: Sequence[RequestSpec]) -> list[int]:
+        """Accept all of `specs` and return their internal keys; or raise RequestRejected and accept none."""
+        for spec in specs:
+            self.check(spec)
+        keys = []
+        for spec in specs:
+            request = self._request(next(self._keys), spec)
+            self.requests[request.key] = request
+            self._line.waiting.join(request)
+            keys.append(request.key)
+        return keys
+
+    def advance(self, events: Sequence[Event]) -> list[Ended]:
+        """Apply facts from outside, aborts first (R2.4). Returns the requests that the scheduler itself ended."""
+        for event in events:
+            if isinstance(event, Abort) and (request := self.requests.get(event.key)) is not None:
+                request.apply(event)
+                self._drop_if_over(request)
+        ended: list[Ended] = []
+        for event in events:
+            match event:
+                case ExtendResult():
+                    self._feedback.land(event)
+                case ForwardFailed():
+                    ended += self._feedback.fail(event)
+                case Finish(key=key):
+                    self._feedback.finish(event)
+                    self._drop_if_over(self.requests.get(key))
+                case Retract():
+                    self._retractions += 1
+                    self._feedback.retract(event)
+                case Abort():
+                    continue
+        for failed in ended:
+            self._drop_if_over(self.requests.get(failed.key))
+        return ended
+
+    def next_plan(self) -> ExecutionPlan:
+        """The next round's plan. One without work is not a round: it changes nothing and need not be executed."""
+        build = PlanBuild(
+            round_number=self._round + 1,
+            budget_tokens=self.config.max_scheduled_tokens,
+            decode_width=self.config.decode_width,
+            groups=len(self.config.groups),
+        )
+        self._build_plan(self, build, AdmissionFeedback(), self._line)
+        plan = build.finish(self._coordinator.tables)
+        if plan.has_work:
+            self._round += 1
+            self._feedback.forward_scheduled(plan)
+        is_stalled = bool(self.requests) and not plan.has_work and not self._feedback.rounds_in_flight
+        self._stall_watch.observe(is_stalled=is_stalled)
+        return plan
+
+    def void_keys(self, round_number: int) -> frozenset[int]:
+        """Requests whose tokens from this round's forward must not reach their clients."""
+        return self._feedback.void_keys(round_number)
+
+    def next_retraction_epoch(self) -> int:
+        """A number that rises with every retraction."""
+        self._retractions += 1
+        return next(self._retraction_epochs)
+
+    def explain(self, request_id: str) -> str:
+        """Why a request is where it is, in words. `request_id` is the caller's; the latest of that name is meant."""
+        for request in reversed(self.requests.values()):
+            if request.spec.id == request_id:
+                return explain(request, self._line, self.resident, tuple(group.id for group in self.config.groups))
+        return "unknown, or over"
+
+    def stats(self) -> SchedulerStats:
+        """Gauges and counters."""
+        used, cached, free = self._coordinator.counts()
+        return SchedulerStats(
+            running=self.resident.count,
+            waiting=len(self._line.waiting),
+            used_blocks=used,
+            cached_blocks=cached,
+            free_blocks=free,
+            total_blocks=self.config.device_blocks,
+            rounds_in_flight=self._feedback.rounds_in_flight,
+            stalled_rounds=self._stall_watch.rounds,
+            rounds=self._round,
+            requests=self._submitted,
+            retractions=self._retractions,
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
+            generated_tokens=self._feedback.generated_tokens,
+        )
+
+    def audit(self) -> list[str]:
+        """Every invariant of the books that does not hold; empty when all is well."""
+        problems = self._coordinator.audit()
+        if not self.requests and self._coordinator.counts()[0]:
+            problems.append("no request is live and yet blocks are held")
+        if not self.requests and self.resident.count:
+            problems.append(f"no request is live and yet {self.resident.count} slots are taken")
+        waiting, resident = len(self._line.waiting), self.resident.count
+        if waiting + resident != len(self.requests):
+            problems.append(f"{len(self.requests)} live requests, but {waiting} waiting and {resident} resident")
+        return problems
+
+    def clear_cache(self) -> int:
+        """Drop every cached block that no request holds; returns how many."""
+        return self._coordinator.clear_cache()
+
+    def _request(self, key: int, spec: RequestSpec) -> Request:
+        chain: HashChain | NoHashChain = NoHashChain()
+        if self.config.prefix_cache:
+            chain = HashChain(namespace=spec.namespace, prefix_granularity=self.config.prefix_granularity)
+        request = Request(
+            key,
+            spec,
+            chain=chain,
+            limit_tokens=spec.prompt_tokens + self.max_new_tokens(spec),
+            release=self._release,
+        )
+        # Once, here, from the buffer: a waiting prompt is never hashed again.
+        chain.extend(request.tokens, len(request.tokens))
+        self._submitted += 1
+        self._prompt_tokens += spec.prompt_tokens
+        return request
+
+    def _release(self, request: Request, resources: ForwardResources) -> None:
+        """A move dropped the bundle: pages, slot and places in line are given back, in this one place."""
+        slot = resources.slot
+        self._feedback.pages_leave(request.key, slot)
+        if request in self._line.prefilling:
+            self._line.prefilling.remove(request)
+        self._line.decoding.leave(request.key, slot)
+        self._coordinator.free(slot, resources.progress.access_epoch)
+        self.resident.leave(slot)
+
+    def _drop_if_over(self, request: Request | None) -> None:
+        if request is None or not request.is_over:
+            return
+        del self.requests[request.key]
+        if request.key in self._line.waiting:
+            self._line.waiting.leave(request)
+        self._cached_tokens += request.cached_tokens

@@ -1,0 +1,63 @@
+"""What must hold of every plan and after every round, checked from the outside."""
+
+from control_plane.messages import ExecutionPlan
+from control_plane.messages.columns import view
+from control_plane.scheduler.scheduler import Scheduler
+
+
+class PlanChecker:
+    """Follows the plans as a data plane would, with tables of its own, and objects to any that could not be executed.
+
+    Each request at most once a round; budget and batch kept; every fed row inside blocks that its slot owns; a block
+    freshly given is zeroed and is in nobody else's table.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._config = scheduler.config
+        self._tables: list[dict[int, list[int]]] = [{} for _ in scheduler.config.groups]
+        self._owners: dict[int, int] = {}
+
+    def check(self, plan: ExecutionPlan) -> None:
+        """Apply a plan's edits and raise AssertionError naming what is wrong with it."""
+        batch = plan.forward
+        if batch is None:
+            return
+        for edit in plan.tables:
+            row = self._tables[edit.group].setdefault(edit.slot, [])
+            blocks = view(edit.blocks).tolist()
+            assert edit.first <= len(row), f"round {plan.round}: {edit} leaves a gap in a row of {len(row)}"
+            row[edit.first : edit.first + len(blocks) if blocks else None] = blocks
+        for binding in plan.bindings:
+            self._owners[binding.slot] = binding.key
+        self._check_batch(plan)
+        self._check_fresh(plan)
+
+    def _check_batch(self, plan: ExecutionPlan) -> None:
+        batch, config = plan.forward, self._config
+        assert batch is not None
+        keys, slots = view(batch.keys).tolist(), view(batch.slots).tolist()
+        lengths, begins = view(batch.input_lengths).tolist(), view(batch.prefix_lengths).tolist()
+        assert len(set(keys)) == len(keys), f"round {plan.round} names a request twice: {keys}"
+        assert len(keys) <= config.max_batch_size, f"round {plan.round} has {len(keys)} rows"
+        assert sum(lengths) <= config.max_scheduled_tokens, f"round {plan.round} feeds {sum(lengths)} tokens"
+        assert min(lengths) > 0, f"round {plan.round} has an empty row"
+        fed = sum(lengths[: batch.num_extends])
+        assert len(view(batch.input_ids)) == fed, f"round {plan.round} lacks input tokens"
+        for key, slot, begin, length in zip(keys, slots, begins, lengths, strict=True):
+            assert self._owners.get(slot) == key, f"round {plan.round}: slot {slot} is not bound to request {key}"
+            assert begin + length <= config.max_context_tokens, f"round {plan.round}: {key} leaves the context"
+            for group, spec in enumerate(config.groups):
+                row = self._tables[group].get(slot, [])
+                needed = -(-(begin + length) // spec.block_granularity)
+                assert needed <= len(row), f"round {plan.round}: {key} reaches past its {len(row)} blocks"
+                first = begin // spec.block_granularity
+                assert all(row[first:needed]), f"round {plan.round}: {key} writes into a hole"
+
+    def _check_fresh(self, plan: ExecutionPlan) -> None:
+        for fresh in plan.zero:
+            blocks = view(fresh.blocks).tolist()
+            assert len(set(blocks)) == len(blocks), f"round {plan.round} zeroes a block twice"
+            assert 0 not in blocks, f"round {plan.round} zeroes the null block"
+            holders = [block for row in self._tables[fresh.group].values() for block in row]
+            for block in blocks:
+                assert holders.count(block) <= 1, f"round {plan.round}: fresh block {block} is shared"

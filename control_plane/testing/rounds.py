@@ -1,0 +1,180 @@
+"""The small language of scenario tests: submit, run, land, abort, and expect to read certain rounds.
+
+    rounds.submit(a=2048, b=1024, c=(10240, 5))
+    rounds.run(budget_tokens=6144)
+    rounds.expect('''
+        1 | prefill a[0:2048) b[0:1024) c[0:3072) | line held by c
+    ''')
+
+A number is a prompt length, a pair adds the declared output. Prompts of different requests share nothing unless
+`tokens` are given. `expect` compares the rounds since the last `expect`; `--golden-update` rewrites its text.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from control_plane.config import CacheGroupConfig, SchedulerConfig
+from control_plane.loop.commit import Committed, StopRule, StopRules, commit
+from control_plane.messages import Abort, Event, ExecutionPlan, RequestSpec
+from control_plane.messages.columns import pack
+from control_plane.rounds.render import Narrator
+from control_plane.scheduler.feedback import Ended
+from control_plane.scheduler.scheduler import Scheduler
+from control_plane.testing.checkers import PlanChecker
+from control_plane.testing.golden import compare
+from control_plane.testing.simulated_device import Script, SimulatedDevice, count_up
+
+
+def small_config(**changes: Any) -> SchedulerConfig:
+    """A configuration for stories: one full group, pages of 4 tokens, 64 blocks, batch 8. `pool` and `P` are short."""
+    granularity = changes.pop("P", 4)
+    settings: dict[str, Any] = {
+        "prefix_granularity": granularity,
+        "max_scheduled_tokens": changes.pop("budget_tokens", 64),
+        "max_batch_size": changes.pop("batch", 8),
+        "device_blocks": changes.pop("pool", 64),
+        "groups": (CacheGroupConfig("full", block_granularity=granularity),),
+        "max_context_tokens": 1 << 20,
+    }
+    return SchedulerConfig(**{**settings, **changes})
+
+
+class Rounds:
+    """A scheduler, a scripted device, and what happened so far in words. Every plan is checked, every round audited."""
+
+    def __init__(self, script: Script = count_up, *, fail: Collection[int] = (), **config: Any) -> None:
+        self._settings = config
+        self._script = script
+        self._fail = fail
+        self._scheduler: Scheduler | None = None
+        self._device = SimulatedDevice(script, fail=fail)
+        self._narrator = Narrator()
+        self._rules = StopRules()
+        self._lines: list[str] = []
+        self._pending: list[Event] = []
+        self.keys: dict[str, int] = {}
+        self.outputs: dict[str, list[int]] = {}
+        self.reasons: dict[str, str] = {}
+        self.plans: list[ExecutionPlan] = []
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler of this story; made by the first call that needs it."""
+        if self._scheduler is None:
+            self._scheduler = Scheduler(small_config(**self._settings))
+            self._checker = PlanChecker(self._scheduler)
+        return self._scheduler
+
+    def configure(self, **config: Any) -> None:
+        """Settings for a story that has not begun."""
+        assert self._scheduler is None, "the story has begun"
+        fail = config.pop("fail", None)
+        if fail is not None:
+            self._device = SimulatedDevice(self._script, fail=fail)
+        self._settings.update(config)
+
+    def submit(
+        self,
+        *,
+        tokens: Mapping[str, Sequence[int]] | None = None,
+        namespace: str = "",
+        stop_token_ids: Sequence[int] = (),
+        **requests: int | tuple[int, int | None],
+    ) -> None:
+        """Hand in requests by name, in order. `tokens` gives the prompts of some of them."""
+        specs: list[RequestSpec] = []
+        for name, size in requests.items():
+            prompt_tokens, max_new_tokens = size if isinstance(size, tuple) else (size, None)
+            # Prompts differ in their first token, so that nobody shares a page by accident.
+            begin = (len(self.keys) + len(specs) + 1) * 1_000_000
+            prompt = (tokens or {}).get(name, range(begin, begin + prompt_tokens))
+            assert len(prompt) == prompt_tokens, f"{name} has {prompt_tokens} tokens"
+            specs.append(
+                RequestSpec(
+                    name,
+                    pack(prompt),
+                    max_new_tokens,
+                    namespace=namespace,
+                    stop_token_ids=tuple(stop_token_ids),
+                )
+            )
+        keys = self.scheduler.submit(specs)
+        self._narrator.submitted(keys, specs)
+        for key, spec in zip(keys, specs, strict=True):
+            self.keys[spec.id] = key
+            self.outputs[spec.id] = []
+            limit = self.scheduler.max_new_tokens(spec)
+            self._rules.add(key, StopRule(stop_token_ids=spec.stop_token_ids, max_new_tokens=limit))
+
+    def run(self, rounds: int = 1, **config: Any) -> None:
+        """Plan up to `rounds` rounds; results land as late as the overlap depth allows."""
+        if config:
+            self.configure(**config)
+        for _ in range(rounds):
+            while not self.scheduler.has_room:
+                self.land()
+            self._advance([])
+            if not self._plan() and self._device.plans_out:
+                self.land()
+
+    def run_to_end(self, *, limit: int = 2000) -> None:
+        """Run until nobody is left; at most `limit` rounds, or it is a stall."""
+        for _ in range(limit):
+            if not self.scheduler.requests and not self._device.plans_out:
+                self._advance([])
+                return
+            self.run()
+        raise AssertionError(f"not over after {limit} rounds: {self.scheduler.stats()}")
+
+    def land(self) -> None:
+        """The oldest forward that is out reports."""
+        self._advance([self._device.land()])
+
+    def abort(self, *names: str) -> None:
+        """The clients of these requests give up; told with the next round or landing."""
+        for name in names:
+            self._rules.drop(self.keys[name])
+            self.reasons.setdefault(name, "abort")
+            self._pending.append(Abort(self.keys[name]))
+
+    def tell(self, *events: Event) -> None:
+        """Other facts from outside, told with the next round or landing."""
+        self._pending += events
+
+    def expect(self, text: str) -> None:
+        """The rounds since the last `expect` must read like this."""
+        lines, self._lines = self._lines, []
+        compare("\n".join(lines), text)
+
+    def audit(self) -> None:
+        """The books add up."""
+        assert self.scheduler.audit() == []
+
+    def _plan(self) -> bool:
+        plan = self.scheduler.next_plan()
+        self._checker.check(plan)
+        self._lines.append(self._narrator.planned(plan))
+        self.plans.append(plan)
+        self.audit()
+        if plan.has_work:
+            self._device.execute(plan)
+        return plan.has_work
+
+    def _advance(self, arrived: list[Event]) -> None:
+        events, outputs = commit(arrived, self._rules, self.scheduler.void_keys)
+        events += self._pending
+        self._pending = []
+        ended = self.scheduler.advance(events)
+        self._narrator.happened(events)
+        self._publish(outputs, ended)
+        self.audit()
+
+    def _publish(self, outputs: Sequence[Committed], ended: Sequence[Ended]) -> None:
+        names = {key: name for name, key in self.keys.items()}
+        for output in outputs:
+            self.outputs[names[output.key]] += output.tokens
+            if output.reason is not None:
+                self.reasons[names[output.key]] = output.reason.value
+        for end in ended:
+            self._rules.drop(end.key)
+            self.reasons[names[end.key]] = end.reason.value
