@@ -37,7 +37,6 @@ class Request:
         self.chain = chain
         self.limit_tokens = limit_tokens
         self.retraction_count = 0
-        self.cached_tokens = 0
         self._release = release
 
     @property

@@ -47,6 +47,7 @@ class Admission:
         self._config = config
         self._coordinator = coordinator
         self._resident = resident
+        self.cached_tokens = 0  # of prompts, at first admissions
         # No granularity to publish by: nothing is hashed, matched or published.
         self._publish_granularity = config.prefix_granularity if config.prefix_cache else 0
 
@@ -158,11 +159,11 @@ class Admission:
         sampling = request.spec.sampling
         history = pack(request.tokens) if sampling.needs_history else b""
         output.bindings.append(SlotBinding(slot, request.key, request.prompt_tokens, history, sampling))
-        output.record_grant(granted)
         if hit.tokens:
             output.note(NoteKind.HIT, request.key, hit.tokens)
+        output.record_grant(granted)
         if request.retraction_count == 0:
-            request.cached_tokens = hit.tokens
+            self.cached_tokens += hit.tokens
 
     def _admit_resident(
         self, request: Request, slot: int, demands: list[GroupDemand], output: PlanOutput

@@ -55,6 +55,7 @@ class Feedback:
         self._void: dict[int, set[int]] = {}
         self._orphans: dict[int, list[list[Int32s]]] = {}
         self.generated_tokens = 0
+        self.retractions = 0
 
     @property
     def rounds_in_flight(self) -> int:
@@ -151,6 +152,7 @@ class Feedback:
                 self._void.setdefault(flight.round, set()).add(event.key)
         request.apply(event)
         request.rebase(tokens)
+        self.retractions += 1
         self._line.waiting.join(request)
 
     def _has_landed(self, request: Request) -> bool:

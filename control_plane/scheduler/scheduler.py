@@ -65,9 +65,8 @@ class Scheduler:
         self._keys = count(1)
         self._retraction_epochs = count(1)
         self._round = 0
-        self._retractions = 0
+        self._capacity_retractions = 0
         self._prompt_tokens = 0
-        self._cached_tokens = 0
         self._submitted = 0
 
     def check(self, spec: RequestSpec) -> None:
@@ -133,7 +132,6 @@ class Scheduler:
                     self._feedback.finish(event)
                     self._drop_if_over(self.requests.get(key))
                 case Retract():
-                    self._retractions += 1
                     self._feedback.retract(event)
                 case Abort():
                     continue
@@ -164,7 +162,7 @@ class Scheduler:
 
     def next_retraction_epoch(self) -> int:
         """A number that rises with every retraction."""
-        self._retractions += 1
+        self._capacity_retractions += 1
         return next(self._retraction_epochs)
 
     def explain(self, request_id: str) -> str:
@@ -188,9 +186,9 @@ class Scheduler:
             stalled_rounds=self._stall_watch.rounds,
             rounds=self._round,
             requests=self._submitted,
-            retractions=self._retractions,
+            retractions=self._capacity_retractions + self._feedback.retractions,
             prompt_tokens=self._prompt_tokens,
-            cached_tokens=self._cached_tokens,
+            cached_tokens=self.admission.cached_tokens,
             generated_tokens=self._feedback.generated_tokens,
         )
 
@@ -243,4 +241,3 @@ class Scheduler:
         del self.requests[request.key]
         if request.key in self._line.waiting:
             self._line.waiting.leave(request)
-        self._cached_tokens += request.cached_tokens

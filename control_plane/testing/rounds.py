@@ -10,7 +10,7 @@ A number is a prompt length, a pair adds the declared output. Prompts of differe
 `tokens` are given. `expect` compares the rounds since the last `expect`; `--golden-update` rewrites its text.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from control_plane.config import CacheGroupConfig, SchedulerConfig
@@ -51,6 +51,8 @@ class Rounds:
         self._narrator = Narrator()
         self._rules = StopRules()
         self._lines: list[str] = []
+        self._unread = 0
+        self._early: list[Callable[[], None]] = []
         self._pending: list[Event] = []
         self.keys: dict[str, int] = {}
         self.outputs: dict[str, list[int]] = {}
@@ -63,6 +65,9 @@ class Rounds:
         if self._scheduler is None:
             self._scheduler = Scheduler(small_config(**self._settings))
             self._checker = PlanChecker(self._scheduler)
+            early, self._early = self._early, []
+            for submission in early:
+                submission()
         return self._scheduler
 
     def configure(self, **config: Any) -> None:
@@ -81,7 +86,15 @@ class Rounds:
         stop_token_ids: Sequence[int] = (),
         **requests: int | tuple[int, int | None],
     ) -> None:
-        """Hand in requests by name, in order. `tokens` gives the prompts of some of them."""
+        """Hand in requests by name, in order. `tokens` gives the prompts of some of them.
+
+        Before the first round this only takes note, so that `run` can still say the configuration.
+        """
+        if self._scheduler is None:
+            self._early.append(
+                lambda: self.submit(tokens=tokens, namespace=namespace, stop_token_ids=stop_token_ids, **requests)
+            )
+            return
         specs: list[RequestSpec] = []
         for name, size in requests.items():
             prompt_tokens, max_new_tokens = size if isinstance(size, tuple) else (size, None)
@@ -132,6 +145,7 @@ class Rounds:
 
     def abort(self, *names: str) -> None:
         """The clients of these requests give up; told with the next round or landing."""
+        assert self.scheduler, "the story begins with this at the latest"
         for name in names:
             self._rules.drop(self.keys[name])
             self.reasons.setdefault(name, "abort")
@@ -143,8 +157,16 @@ class Rounds:
 
     def expect(self, text: str) -> None:
         """The rounds since the last `expect` must read like this."""
-        lines, self._lines = self._lines, []
-        compare("\n".join(lines), text)
+        unread, self._unread = self._unread, len(self._lines)
+        compare("\n".join(self._lines[unread:]), text)
+
+    def history(self) -> str:
+        """Every round so far."""
+        return "\n".join(self._lines)
+
+    def skip(self) -> None:
+        """The rounds so far are somebody else's story: the next `expect` begins behind them."""
+        self._unread = len(self._lines)
 
     def audit(self) -> None:
         """The books add up."""
