@@ -62,6 +62,10 @@ class Rounds:
     @property
     def scheduler(self) -> Scheduler:
         """The scheduler of this story; made by the first call that needs it."""
+        return self.begin()
+
+    def begin(self) -> Scheduler:
+        """Make the scheduler, if this is the beginning, and hand in what was submitted so far."""
         if self._scheduler is None:
             self._scheduler = Scheduler(small_config(**self._settings))
             self._checker = PlanChecker(self._scheduler)
@@ -145,7 +149,7 @@ class Rounds:
 
     def abort(self, *names: str) -> None:
         """The clients of these requests give up; told with the next round or landing."""
-        assert self.scheduler, "the story begins with this at the latest"
+        self.begin()
         for name in names:
             self._rules.drop(self.keys[name])
             self.reasons.setdefault(name, "abort")

@@ -4,15 +4,15 @@ import itertools
 
 import pytest
 
-from control_plane import CapacityModel, ConfigError, RequestRejected
+from control_plane import CacheGroupConfig, CapacityModel, ConfigError, RequestRejected
 from control_plane.testing.rounds import Rounds, small_config
 
 
 def test_a_request_that_can_never_fit_is_refused_with_the_numbers(rounds: Rounds) -> None:
     """A1, R3.8: 40 + 1 tokens against a pool of 32: refused at submission, and it blocks nobody."""
     rounds.configure(pool=8)
+    rounds.begin()
     with pytest.raises(RequestRejected, match=r"prompt_tokens=40, max_new_tokens=1, limit_tokens=32") as refused:
-        rounds.scheduler.submit([])
         rounds.submit(a=(40, 1))
     assert refused.value.numbers == {"prompt_tokens": 40, "max_new_tokens": 1, "limit_tokens": 32}
     rounds.submit(b=(4, 2))
@@ -39,8 +39,8 @@ def test_accepted_if_and_only_if_it_runs_alone(decode_width: int, overlap_depth:
         accepted = []
         for prompt_tokens in range(1, pool * granularity + 3):
             story = Rounds(**settings)
+            story.begin()
             try:
-                story.scheduler.submit([])
                 story.submit(a=(prompt_tokens, max_new_tokens))
             except RequestRejected:
                 continue
@@ -56,11 +56,8 @@ def test_accepted_if_and_only_if_it_runs_alone(decode_width: int, overlap_depth:
 def test_the_largest_request_needs_the_whole_pool() -> None:
     """R3.8: one token above the bound would need a block that does not exist, with several groups and packings too."""
     for packing, blocks in itertools.product((1, 3), (1, 5, 8)):
-        config = small_config(pool=blocks)
-        config = small_config(
-            pool=blocks,
-            groups=tuple(type(config.groups[0])(f"g{g}", block_granularity=g, packing=packing) for g in (4, 2)),
-        )
+        groups = tuple(CacheGroupConfig(f"g{g}", block_granularity=g, packing=packing) for g in (4, 2))
+        config = small_config(pool=blocks, groups=groups)
         model = CapacityModel(config)
         bound = model.max_single_request_tokens()
         assert model.lcm_blocks(model.single_request_group_blocks(bound)) <= blocks
@@ -117,7 +114,7 @@ def test_a_decode_without_a_block_gives_way_and_loses_nothing(rounds: Rounds) ->
 
 
 def test_two_that_outgrow_the_pool_both_finish(rounds: Rounds) -> None:
-    """A14 without a host tier: two of 20 + 24 in 12 blocks, small windows: no cycle, and a bounded number of retractions."""
+    """A14 without a host tier: two of 20 + 24 in 12 blocks, small windows: no cycle, few retractions."""
     for overlap_depth, mixed in itertools.product((0, 1), (False, True)):
         story = Rounds(pool=12, safe_steps=4, overlap_depth=overlap_depth, mixed=mixed)
         story.submit(a=(20, 24), b=(20, 24))
@@ -128,18 +125,14 @@ def test_two_that_outgrow_the_pool_both_finish(rounds: Rounds) -> None:
 
 def test_a_configuration_that_cannot_work_names_every_problem() -> None:
     """I1, I2: fields out of range and granularities that do not divide are refused at start, all in one message."""
+    wrong = small_config(budget_tokens=0, batch=-1, overlap_depth=2, pool=2**31, mixed=1)
     with pytest.raises(ConfigError) as refused:
-        small_config(budget_tokens=0, batch=-1, overlap_depth=2, pool=2**31, mixed=1).validate()
-    for field in (
-        "max_scheduled_tokens=0",
-        "max_batch_size=-1",
-        "overlap_depth=2",
-        "device_blocks=2147483648",
-        "mixed=1",
-    ):
+        wrong.validate()
+    for field in ("max_scheduled_tokens=0", "max_batch_size=-1", "overlap_depth=2", "device_blocks=21474", "mixed=1"):
         assert field in str(refused.value)
+    uneven = small_config(P=8, groups=(CacheGroupConfig("full", block_granularity=3),))
     with pytest.raises(ConfigError, match="must divide prefix_granularity=8"):
-        groups = (type(small_config().groups[0])("full", block_granularity=3),)
-        small_config(P=8, groups=groups).validate()
+        uneven.validate()
+    narrow = small_config(budget_tokens=8, batch=8)
     with pytest.raises(ConfigError, match="must exceed a full decode step"):
-        small_config(budget_tokens=8, batch=8).validate()
+        narrow.validate()

@@ -55,7 +55,7 @@ def test_an_abort_with_the_final_chunk_out_shows_nothing(rounds: Rounds) -> None
     ("granularity", "stop_at", "cache"), list(itertools.product((1, 4), range(1, 9), (True, False)))
 )
 def test_the_extra_step_of_a_stopped_request_is_dropped(granularity: int, stop_at: int, cache: bool) -> None:
-    """D4: a stop token at output 1..8 with a step already out: its result reaches nobody and its pages come back once."""
+    """D4: a stop token at output 1..8 with a step already out: its result reaches nobody, its pages come back once."""
     story = Rounds(P=granularity, overlap_depth=1, prefix_cache=cache, pool=64)
     prompt_tokens = 6
     stop = 1000 + prompt_tokens + stop_at - 1

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from control_plane import CacheGroupConfig
 from control_plane.testing.rounds import Rounds
 
 
@@ -186,17 +187,16 @@ def test_clearing_the_cache_gives_every_block_back(rounds: Rounds) -> None:
 
 
 def test_granularities_that_divide_pass_the_prompt_sweep() -> None:
-    """I2: P=8 with block granularities 8, 4, 2, 1 and packings: every prompt 1..40, twice, ends and hits whole pages."""
-    group = Rounds().scheduler.config.groups[0]
+    """I2: P=8 with block granularities 8, 4, 2, 1 and packings: every prompt 1..40, twice, hits whole pages."""
     for granularity, packing in itertools.product((8, 4, 2, 1), (1, 3)):
         groups = (
-            type(group)("fine", block_granularity=granularity, packing=packing),
-            type(group)("coarse", block_granularity=8),
+            CacheGroupConfig("fine", block_granularity=granularity, packing=packing),
+            CacheGroupConfig("coarse", block_granularity=8),
         )
         story = Rounds(P=8, groups=groups, pool=2000)
         for repeat, length in itertools.product("xy", range(1, 41)):
             name = f"{repeat}{length}"
             story.submit(tokens={name: range(length * 100, length * 100 + length)}, **{name: (length, 2)})
             story.run_to_end()
-        assert f"hit y40 {32}" in story.history()
-        assert f"hit y8 {8}" not in story.history()
+        assert "hit y40 32" in story.history()
+        assert "hit y8 8" not in story.history()
