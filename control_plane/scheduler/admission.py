@@ -4,7 +4,7 @@ Sees only what a plan puts out (fresh blocks, notes) and reports outcomes; it ca
 """
 
 from control_plane.cache.coordinator.coordinator import CacheCoordinator
-from control_plane.cache.coordinator.demand import CacheProgress, Granted, GroupDemand, Refused
+from control_plane.cache.coordinator.demand import CacheProgress, Granted, GroupDemand, Refused, RequestProgress
 from control_plane.cache.prefix.index import PrefixHit
 from control_plane.config import SchedulerConfig
 from control_plane.fsm.events import ScheduleChunk, ScheduleDecode, ScheduleFirstChunk
@@ -83,7 +83,7 @@ class Admission:
             completes_prefill=window.end == request.prefill_tokens,
         )
         demands = self._reserved(window, reserve)
-        granted = self._admit_resident(request, slot, demands, output)
+        granted = self._admit_resident(request, demands, self._progress(request), output)
         if isinstance(granted, Refused):
             return granted
         request.apply(ScheduleChunk(chunk_tokens, request.prefill_tokens, demands[0].reserve_tokens))
@@ -93,18 +93,20 @@ class Admission:
     def decode(self, request: Request, *, output: PlanOutput) -> Refused | None:
         """Room for the next decode step of a request, and publication of what it completed; None: granted."""
         slot = request.resources.slot
-        demands = dense_demands(self._config.groups, end=self._decode_end(slot))
-        granted = self._admit_resident(request, slot, demands, output)
-        if isinstance(granted, Refused):
-            return granted
+        end = self._decode_end(slot)
+        progress = self._progress(request)
+        if end > int(self._resident.writable_until[slot]) or progress.has_new_pages:
+            granted = self._admit_resident(request, dense_demands(self._config.groups, end=end), progress, output)
+            if isinstance(granted, Refused):
+                return granted
+        self._watch(slot, request.resources.progress)
         if isinstance(request.state, PrefillDone):
             request.apply(ScheduleDecode())
         return None
 
     def publish_completed(self, request: Request) -> None:
         """Publish what a request computed, outside an admission: it is about to let go of its pages."""
-        progress = advance_request_progress(request, self._resident, prefix_granularity=self._publish_granularity)
-        self._coordinator.publish(request.resources.slot, progress)
+        self._coordinator.publish(request.resources.slot, self._progress(request))
 
     def _probe(self, request: Request) -> PrefixHit:
         limit = probe_limit_tokens(
@@ -165,15 +167,16 @@ class Admission:
         if request.retraction_count == 0:
             self.cached_tokens += hit.tokens
 
+    def _progress(self, request: Request) -> RequestProgress:
+        return advance_request_progress(request, self._resident, prefix_granularity=self._publish_granularity)
+
     def _admit_resident(
-        self, request: Request, slot: int, demands: list[GroupDemand], output: PlanOutput
+        self, request: Request, demands: list[GroupDemand], progress: RequestProgress, output: PlanOutput
     ) -> Granted | Refused:
-        progress = advance_request_progress(request, self._resident, prefix_granularity=self._publish_granularity)
-        granted = self._coordinator.admit(slot, demands, progress=progress)
+        granted = self._coordinator.admit(request.resources.slot, demands, progress=progress)
         if isinstance(granted, Granted):
             request.resources.progress = granted.progress
             output.record_grant(granted)
-            self._watch(slot, granted.progress)
         return granted
 
     def _chunk_scheduled(self, request: Request, slot: int, window: Window) -> None:

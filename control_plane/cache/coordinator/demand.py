@@ -33,6 +33,11 @@ class RequestProgress(Struct, frozen=True):
     published_pages: int
     completed_pages: int
 
+    @property
+    def has_new_pages(self) -> bool:
+        """Whether there is anything to publish."""
+        return self.completed_pages > self.published_pages
+
 
 NO_PROGRESS = RequestProgress((), 0, 0)
 

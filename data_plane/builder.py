@@ -1,0 +1,249 @@
+"""Puts the device side together: options in, plain facts and a handle out. All else stays local to it."""
+
+import logging
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from control_plane.errors import ConfigError
+from data_plane.capacity import choose_device_blocks, free_memory_bytes
+from data_plane.cuda import has_cuda, load_cupy
+from data_plane.executor import Executor
+from data_plane.forward_thread import ForwardInline, ForwardThread
+from data_plane.handle import DeviceHandle
+from data_plane.memory.arena import Arena
+from data_plane.memory.device_memory import ArenaMemory
+from data_plane.memory.layout import ArenaLayout, plan_layout
+from data_plane.memory.tables import CudaTables, HostTables
+from data_plane.model.base import GroupLayout, ModelFacts, ModelRunner
+from data_plane.model.stamp import StampOptions, StampRunner
+from data_plane.ops.table_edits import CudaTableEdits, HostTableEdits, TableEdits
+from data_plane.ops.zeroing import CudaZeroing, HostZeroing, Zeroing
+from data_plane.streams.base import Streams
+from data_plane.streams.host_streams import HostStreams
+from data_plane.streams.inline_streams import InlineStreams
+
+DEVICES = ("auto", "cpu", "cuda")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+Progress = Callable[[str], None]
+
+log = logging.getLogger("tokenspeed.device")
+
+
+class DeviceOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the device side is asked to be. Spans are tokens.
+
+    `model` is a name that the registry knows, a folder, a file, or "stamp". At most one of `device_blocks` (parents
+    without the null one) and `memory_bytes` is given; with neither, the pool takes what a full house can use, within
+    a part of the memory that is free. `threads` bounds the CPU threads of one operation (None: as many as there are
+    cores). A dtype of "auto" is float32 on a CPU and the model's own on CUDA.
+    """
+
+    model: str
+    device: str = "auto"
+    dtype: str = "auto"
+    prefix_granularity: int = 16
+    max_batch_size: int = 64
+    max_context_tokens: int | None = None
+    device_blocks: int | None = None
+    memory_bytes: int | None = None
+    threads: int | None = None
+
+    def validate(self) -> None:
+        """Raise ConfigError naming every field that cannot work, or return."""
+        problems = []
+        if not self.model:
+            problems.append("model='' must name a model, a folder or a file")
+        if self.device not in DEVICES:
+            problems.append(f"device={self.device!r} must be one of {', '.join(DEVICES)}")
+        if self.dtype not in DTYPES:
+            problems.append(f"dtype={self.dtype!r} must be one of {', '.join(DTYPES)}")
+        least = {
+            "prefix_granularity": 1,
+            "max_batch_size": 1,
+            "max_context_tokens": 2,
+            "device_blocks": 1,
+            "memory_bytes": 1,
+            "threads": 1,
+        }
+        for field, low in least.items():
+            value = getattr(self, field)
+            if value is not None and not low <= value:
+                problems.append(f"{field}={value} must be at least {low}")
+        if self.device_blocks is not None and self.memory_bytes is not None:
+            problems.append(
+                f"device_blocks={self.device_blocks} and memory_bytes={self.memory_bytes} both size the pool: give one"
+            )
+        if self.model == "stamp" and self.device == "cuda":
+            problems.append("device='cuda' is not for model='stamp', which computes nothing: use device='cpu'")
+        if problems:
+            raise ConfigError(problems)
+
+
+class DeviceSpecs(Struct, frozen=True):
+    """Plain facts about the device side, safe to keep. `groups` have their final packing.
+
+    `device_blocks` are parents of `parent_bytes` without the null one. `max_context_tokens` is what was asked for,
+    or else what the model can do.
+    """
+
+    model: str
+    device: str
+    dtype: str
+    vocab_size: int
+    max_context_tokens: int
+    stop_token_ids: tuple[int, ...]
+    weights_bytes: int
+    groups: tuple[GroupLayout, ...]
+    prefix_granularity: int
+    max_batch_size: int
+    device_blocks: int
+    parent_bytes: int
+    tokenizer_path: str | None = None
+
+
+def build_device(
+    options: DeviceOptions,
+    *,
+    runner: ModelRunner | None = None,
+    progress: Progress = log.info,
+    inline: bool = False,
+) -> tuple[DeviceSpecs, DeviceHandle]:
+    """Load the model, lay out its memory, and return the facts and a handle that is not started yet.
+
+    `runner` is used instead of what `options.model` names: a stamp model of another shape, a model that is made to
+    fail (on the CPU unless `device` says otherwise). `progress` gets a line for people now and then. An `inline`
+    device has no threads and executes and answers within `execute`, for tests and simulation on a CPU. Raises
+    ConfigError naming every problem found.
+    """
+    options.validate()
+    device = _device(options, runner)
+    tokenizer_path = None
+    if runner is None:
+        runner, tokenizer_path = _load(options, device, progress)
+    layout = plan_layout(runner.facts.groups)
+    specs = _specs(options, device, runner.facts, layout, tokenizer_path)
+    for line in layout.lines(specs.device_blocks):
+        progress(line)
+    return specs, _assemble(specs, layout, runner, inline=inline)
+
+
+def _device(options: DeviceOptions, runner: ModelRunner | None) -> str:
+    """Where it runs. A stamp model needs no look for CUDA, which would load what it does without.
+
+    Raises ConfigError when CUDA was asked for and is not there: better now than after loading a model.
+    """
+    if options.device == "cuda":
+        load_cupy()
+    if options.device != "auto":
+        return options.device
+    if runner is not None or options.model == "stamp":
+        return "cpu"
+    return "cuda" if has_cuda() else "cpu"
+
+
+def _load(options: DeviceOptions, device: str, progress: Progress) -> tuple[ModelRunner, str | None]:
+    if options.model == "stamp":
+        stamp = StampOptions()
+        if options.max_context_tokens is not None:
+            stamp = StampOptions(max_context_tokens=options.max_context_tokens)
+        return StampRunner(stamp, block_granularity=options.prefix_granularity), None
+    # Loaded here and not above: a stamp device must not bring torch into the process.
+    import torch
+
+    from data_plane.model.registry import load_model
+
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    loaded = load_model(
+        options.model,
+        device=device,
+        dtype=options.dtype,
+        block_granularity=options.prefix_granularity,
+        progress=progress,
+    )
+    return loaded.runner, str(loaded.tokenizer_path)
+
+
+def _specs(
+    options: DeviceOptions, device: str, facts: ModelFacts, layout: ArenaLayout, tokenizer_path: str | None
+) -> DeviceSpecs:
+    """The facts, with the size of the pool decided. Raises ConfigError."""
+    problems = []
+    context = options.max_context_tokens or facts.max_context_tokens
+    if context > facts.max_context_tokens:
+        problems.append(
+            f"max_context_tokens={context} must be at most {facts.max_context_tokens}, which the model {facts.name} "
+            f"can do"
+        )
+    for group in layout.groups:
+        if options.prefix_granularity % group.block_granularity:
+            problems.append(
+                f"prefix_granularity={options.prefix_granularity} must be a multiple of {group.block_granularity}, "
+                f"the block granularity of group {group.id!r}"
+            )
+    device_blocks = options.device_blocks
+    if options.memory_bytes is not None:
+        device_blocks = options.memory_bytes // layout.parent_bytes - 1
+        if device_blocks < 1:
+            problems.append(
+                f"memory_bytes={options.memory_bytes} must be at least {2 * layout.parent_bytes}: room for the null "
+                f"parent and one more of {layout.parent_bytes} bytes"
+            )
+    if problems:
+        raise ConfigError(problems)
+    if device_blocks is None:
+        device_blocks = choose_device_blocks(
+            layout, slots=options.max_batch_size, context_tokens=context, free_bytes=free_memory_bytes(device)
+        )
+    return DeviceSpecs(
+        model=facts.name,
+        device=device,
+        dtype=facts.dtype,
+        vocab_size=facts.vocab_size,
+        max_context_tokens=context,
+        stop_token_ids=facts.stop_token_ids,
+        weights_bytes=facts.weights_bytes,
+        groups=layout.groups,
+        prefix_granularity=options.prefix_granularity,
+        max_batch_size=options.max_batch_size,
+        device_blocks=device_blocks,
+        parent_bytes=layout.parent_bytes,
+        tokenizer_path=tokenizer_path,
+    )
+
+
+def _assemble(specs: DeviceSpecs, layout: ArenaLayout, runner: ModelRunner, *, inline: bool) -> DeviceHandle:
+    """The arena, the tables, the streams and the executor over them."""
+    slots, groups = specs.max_batch_size, len(layout.groups)
+    widths = [-(-specs.max_context_tokens // group.block_granularity) for group in layout.groups]
+    block_counts = [(specs.device_blocks + 1) * group.packing for group in layout.groups]
+    arena = Arena(layout, device_blocks=specs.device_blocks, device=specs.device)
+    streams: Streams
+    tables: HostTables
+    edits: TableEdits
+    zeroing: Zeroing
+    if specs.device == "cpu":
+        tables = HostTables(slots=slots, widths=widths, block_counts=block_counts)
+        memory = ArenaMemory(layout, arena, tables)
+        streams = InlineStreams() if inline else HostStreams()
+        edits, zeroing = HostTableEdits(tables), HostZeroing(memory, groups=groups)
+    else:
+        # It loads torch, which a device without CUDA may have to do without.
+        from data_plane.streams.cupy_streams import CupyStreams
+
+        tables = cuda_tables = CudaTables(slots=slots, widths=widths, block_counts=block_counts)
+        memory = ArenaMemory(layout, arena, tables)
+        streams, edits, zeroing = CupyStreams(), CudaTableEdits(cuda_tables), CudaZeroing(memory, groups=groups)
+    try:
+        runner.attach(memory, slots=slots)
+        if specs.device == "cuda":
+            # What was loaded and zeroed so far ran on other streams than the rounds will.
+            load_cupy().cuda.Device().synchronize()
+    except BaseException:
+        streams.close()
+        raise
+    executor = Executor(streams=streams, zeroing=zeroing, tables=edits, runner=runner)
+    forward = ForwardInline if inline else ForwardThread
+    return DeviceHandle(executor, streams, arena_bytes=arena.size_bytes, forward=forward)

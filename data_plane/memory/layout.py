@@ -1,0 +1,37 @@
+"""How the groups of a model share one arena: what a parent weighs, and how many of each group's blocks fill it.
+
+A parent (an LCM block) is bound to one group at a time, so it must be a whole number of blocks of every group.
+"""
+
+from collections.abc import Sequence
+from math import lcm
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from data_plane.model.base import GroupLayout
+
+
+class ArenaLayout(Struct, frozen=True):
+    """`parent_bytes`, and the groups with their final `packing`."""
+
+    parent_bytes: int
+    groups: tuple[GroupLayout, ...]
+
+    def lines(self, device_blocks: int) -> list[str]:
+        """The table that people see at startup: one line a group, then the arena."""
+        rows = [
+            f"group {group.id}: {group.kind}, {len(group.layers) or 1} layers, {group.block_granularity} tokens and "
+            f"{group.block_bytes} bytes a block, {group.packing} a parent"
+            for group in self.groups
+        ]
+        mib = (device_blocks + 1) * self.parent_bytes / 2**20
+        return [*rows, f"arena: {device_blocks} parents of {self.parent_bytes} bytes and the null one, {mib:.1f} MiB"]
+
+
+def plan_layout(groups: Sequence[GroupLayout]) -> ArenaLayout:
+    """The smallest parent that every group fills exactly, with at least the packing that a group asks for."""
+    assert groups, "a model without cache groups"
+    parent_bytes = lcm(*(group.block_bytes * group.packing for group in groups))
+    packed = tuple(replace(group, packing=parent_bytes // group.block_bytes) for group in groups)
+    return ArenaLayout(parent_bytes, packed)

@@ -1,0 +1,269 @@
+"""Random programs: a configuration and a list of steps, run on a real scheduler and a stamp device."""
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from control_plane import CacheGroupConfig, RequestRejected, Scheduler, SchedulerConfig
+from control_plane.loop.commit import StopRule, StopRules, commit
+from control_plane.messages import Abort, Event, RequestSpec, Sampling
+from control_plane.messages.columns import pack
+from control_plane.messages.wire import decode_events, encode_plan
+from control_plane.testing.checkers import PlanChecker
+from data_plane.builder import DeviceOptions, build_device
+from data_plane.model.base import GroupLayout, ModelRunner
+from data_plane.model.faulty import FaultyRunner
+from data_plane.model.stamp import StampOptions, StampRunner
+from data_plane.model.stamp_oracle import stamp_continuation
+
+STOP_TOKEN = 0
+
+
+class Submit(Struct, frozen=True):
+    """A prompt: so many tokens of a base text that others share, then some of its own."""
+
+    base: int
+    shared_tokens: int
+    own_tokens: int
+    max_new_tokens: int | None
+    seed: int
+
+
+class Leave(Struct, frozen=True):
+    """The client of the n-th request gives up."""
+
+    index: int
+
+
+class Run(Struct, frozen=True):
+    """So many rounds."""
+
+    rounds: int
+
+
+Step = Submit | Leave | Run
+
+
+class Setting(Struct, frozen=True):
+    """What a program runs on."""
+
+    prefix_granularity: int
+    fractions: tuple[int, ...]  # each group's granularity is the prefix granularity divided by this
+    packings: tuple[int, ...]
+    budget_tokens: int
+    batch: int
+    pool: int
+    overlap_depth: int
+    mixed: bool
+    prefix_cache: bool
+    safe_steps: int
+    max_overtakes: int | None
+    stop_probability: float
+
+    def config(self, groups: Sequence[GroupLayout]) -> SchedulerConfig:
+        """The scheduler's configuration for groups as the device laid them out."""
+        return SchedulerConfig(
+            prefix_granularity=self.prefix_granularity,
+            max_scheduled_tokens=max(self.budget_tokens, self.batch + 1),
+            max_batch_size=self.batch,
+            device_blocks=self.pool,
+            groups=tuple(
+                CacheGroupConfig(group.id, block_granularity=group.block_granularity, packing=group.packing)
+                for group in groups
+            ),
+            max_context_tokens=256,
+            overlap_depth=self.overlap_depth,
+            mixed=self.mixed,
+            prefix_cache=self.prefix_cache,
+            safe_steps=self.safe_steps,
+            max_overtakes=self.max_overtakes,
+        )
+
+    @property
+    def granularities(self) -> tuple[int, ...]:
+        """Block granularity of each group."""
+        return tuple(self.prefix_granularity // fraction for fraction in self.fractions)
+
+    def stamp(self, **changes: Any) -> StampOptions:
+        """The model: as many groups of the same shape."""
+        return StampOptions(
+            group_kinds=("full",) * len(self.fractions),
+            block_granularities=self.granularities,
+            packings=self.packings,
+            stop_probability=self.stop_probability,
+            max_context_tokens=512,
+            **changes,
+        )
+
+
+@st.composite
+def settings_of_programs(draw: st.DrawFn) -> Setting:
+    """Small pools, budgets and pages; one or two groups."""
+    groups = draw(st.integers(1, 2))
+    return Setting(
+        prefix_granularity=draw(st.sampled_from([4, 8])),
+        fractions=tuple(draw(st.sampled_from([1, 2, 4])) for _ in range(groups)),
+        packings=(1,) * groups if draw(st.booleans()) else tuple(draw(st.integers(1, 3)) for _ in range(groups)),
+        budget_tokens=draw(st.integers(2, 40)),
+        batch=draw(st.integers(1, 6)),
+        pool=draw(st.integers(6, 40)),
+        overlap_depth=draw(st.integers(0, 1)),
+        mixed=draw(st.booleans()),
+        prefix_cache=draw(st.integers(0, 4)) > 0,
+        safe_steps=draw(st.sampled_from([1, 4, 4096])),
+        max_overtakes=draw(st.sampled_from([0, 2, 32, None])),
+        stop_probability=draw(st.sampled_from([0.0, 0.02, 0.2])),
+    )
+
+
+submissions = st.builds(
+    Submit,
+    base=st.integers(0, 1),
+    shared_tokens=st.integers(0, 40),
+    own_tokens=st.integers(1, 20),
+    max_new_tokens=st.one_of(st.none(), st.integers(1, 30)),
+    seed=st.integers(0, 1),
+)
+steps_of_programs = st.lists(
+    st.one_of(submissions, submissions, st.builds(Run, st.integers(1, 8)), st.builds(Leave, st.integers(0, 20))),
+    min_size=1,
+    max_size=24,
+)
+
+
+class Story(Struct):
+    """What came of one request."""
+
+    prompt: list[int]
+    limit_tokens: int
+    sampling: Sampling
+    tokens: list[int]
+    reason: str | None = None
+
+
+class Program:
+    """Runs steps on a scheduler and an inline device whose answers come as late as the overlap depth allows."""
+
+    def __init__(self, setting: Setting, *, strict: bool = True, fail_rounds: Collection[int] = ()) -> None:
+        self.setting = setting
+        self.stories: dict[int, Story] = {}
+        self.plans: list[bytes] = []
+        self._rules = StopRules()
+        self._may_fail = bool(fail_rounds)
+        self._options = setting.stamp(strict=strict)
+        runner: ModelRunner = StampRunner(self._options)
+        if fail_rounds:
+            runner = FaultyRunner(runner, fail_rounds=set(fail_rounds))
+        options = DeviceOptions(
+            model="stamp",
+            prefix_granularity=setting.prefix_granularity,
+            max_batch_size=setting.batch,
+            max_context_tokens=512,
+            device_blocks=setting.pool,
+        )
+        specs, self._device = build_device(options, runner=runner, inline=True)
+        self.scheduler = Scheduler(setting.config(specs.groups))
+        self._checker = PlanChecker(self.scheduler)
+        self._answers: deque[bytes] = deque()
+        self._device.start(self._answers.append)
+
+    def run(self, steps: list[Step]) -> None:
+        """All the steps, then until nobody is left."""
+        for step in steps:
+            match step:
+                case Submit():
+                    self._submit(step)
+                case Leave(index=index):
+                    if index < len(self.stories):
+                        self._abort(list(self.stories)[index])
+                case Run(rounds=rounds):
+                    for _ in range(rounds):
+                        self._round()
+        self._finish()
+
+    def _finish(self) -> None:
+        """§8.3: every request ends within a bounded number of rounds."""
+        tokens = sum(len(story.prompt) + story.limit_tokens for story in self.stories.values())
+        for _ in range(100 + 20 * tokens):
+            if not self.scheduler.requests and not self._answers:
+                return
+            self._round()
+        raise AssertionError(f"no end in sight: {self.scheduler.stats()}")
+
+    def check_tokens(self) -> None:
+        """§8.4: what each request said is what it says when it runs alone, or the beginning of that if it left."""
+        for story in self.stories.values():
+            alone = stamp_continuation(
+                story.prompt,
+                story.limit_tokens,
+                options=self._options,
+                sampling=story.sampling,
+                stop_token_ids=(STOP_TOKEN,),
+            )
+            assert self._may_fail or story.reason != "error", f"{story} failed"
+            if story.reason in ("abort", "error"):
+                alone = alone[: len(story.tokens)]
+            assert story.tokens == alone, f"{story} differs from a run alone"
+
+    def check_books(self) -> None:
+        """§8.1: with the cache cleared the pool is as new."""
+        self.scheduler.clear_cache()
+        assert self.scheduler.audit() == []
+        assert self.scheduler.stats().free_blocks == self.setting.pool
+
+    def _submit(self, step: Submit) -> None:
+        shared = [1 + (step.base * 97 + position * 7) % 250 for position in range(step.shared_tokens)]
+        own = [1 + (len(self.stories) * 31 + position * 3) % 250 for position in range(step.own_tokens)]
+        sampling = Sampling(temperature=1.0, seed=step.seed) if step.seed else Sampling()
+        spec = RequestSpec(
+            f"r{len(self.stories)}",
+            pack([*shared, *own]),
+            step.max_new_tokens,
+            stop_token_ids=(STOP_TOKEN,),
+            sampling=sampling,
+        )
+        try:
+            (key,) = self.scheduler.submit([spec])
+        except RequestRejected:
+            return
+        limit = self.scheduler.max_new_tokens(spec)
+        self._rules.add(key, StopRule(stop_token_ids=spec.stop_token_ids, max_new_tokens=limit))
+        self.stories[key] = Story([*shared, *own], limit, sampling, [])
+
+    def _abort(self, key: int) -> None:
+        self._rules.drop(key)
+        story = self.stories[key]
+        story.reason = story.reason or "abort"
+        self._advance([Abort(key)])
+
+    def _round(self) -> None:
+        if self._answers and not self.scheduler.has_room:
+            self._land()
+        plan = self.scheduler.next_plan()
+        self._checker.check(plan)
+        self.plans.append(encode_plan(plan))
+        assert self.scheduler.audit() == []
+        if plan.has_work:
+            self._device.execute(plan)
+        elif self._answers:
+            self._land()
+        else:
+            assert not self.scheduler.requests, f"stalled: {self.scheduler.stats()}"
+
+    def _land(self) -> None:
+        self._advance(decode_events(self._answers.popleft()))
+
+    def _advance(self, arrived: list[Event]) -> None:
+        events, outputs = commit(arrived, self._rules, self.scheduler.void_keys)
+        for end in self.scheduler.advance(events):
+            self._rules.drop(end.key)
+            self.stories[end.key].reason = end.reason.value
+        for output in outputs:
+            story = self.stories[output.key]
+            story.tokens += output.tokens
+            if output.reason is not None:
+                story.reason = output.reason.value
+        assert self.scheduler.audit() == []
