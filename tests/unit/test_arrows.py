@@ -1,6 +1,7 @@
 """The machine: what is drawn is what runs, and what is absent is refused."""
 
 import typing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from control_plane.fsm.states import Decoding, Finished, PrefillDone, Prefilling
 from control_plane.fsm.tokens import Window
 from control_plane.messages import Abort, Finish, FinishReason, RequestSpec, Retract
 from control_plane.messages.columns import pack
+from tools.fsm import draw
 
 
 class _NoForwards:
@@ -100,3 +102,9 @@ def test_a_rebase_keeps_the_prompt() -> None:
     request = _request(Submitted(), [])
     request.rebase(np.arange(11, dtype=np.int32))
     assert (request.prefill_tokens, request.prompt_tokens, request.retraction_count) == (11, 8, 1)
+
+
+def test_the_committed_drawing_is_the_machine() -> None:
+    """`python -m tools.fsm docs/states.md` was run after the last change."""
+    drawing = Path(__file__).parents[2] / "docs" / "states.md"
+    assert draw() in drawing.read_text()
