@@ -1,0 +1,138 @@
+"""Both planes put together: the one place where optional parts are chosen."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from control_plane import CacheGroupConfig, ConfigError, GroupKind, Scheduler, SchedulerConfig
+from control_plane.loop.device_port import SchedulerPort
+from control_plane.loop.round_loop import RoundLoop
+from control_plane.rounds.record import RecordingScheduler
+from control_plane.rounds.trace import TraceWriter
+from tokenspeed.config import EngineConfig
+from tokenspeed.text.stamp import StampTokenizer
+from tokenspeed.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from data_plane.builder import DeviceSpecs
+    from data_plane.handle import DeviceHandle
+    from data_plane.model.base import ModelRunner
+
+
+class LoadedDevice:
+    """What takes long to make: the device with its model, and the tokenizer that goes with it."""
+
+    def __init__(self, specs: "DeviceSpecs", handle: "DeviceHandle", tokenizer: Tokenizer) -> None:
+        self.specs = specs
+        self.handle = handle
+        self.tokenizer = tokenizer
+
+
+class Assembly:
+    """An engine's parts, ready to run. `close` waits for the device's threads: call it when the rounds have ended."""
+
+    def __init__(self, loaded: LoadedDevice, scheduler: SchedulerPort, *, close_record: Callable[[], None]) -> None:
+        self.specs = loaded.specs
+        self.tokenizer = loaded.tokenizer
+        self.scheduler = scheduler
+        self.loop = RoundLoop(scheduler, loaded.handle)
+        self._handle = loaded.handle
+        self._close_record = close_record
+
+    def close(self) -> None:
+        """End the device's threads and finish the record."""
+        try:
+            self._handle.close()
+        finally:
+            self._close_record()
+
+
+def load_device(config: EngineConfig, *, runner: "ModelRunner | None", progress: Callable[[str], None]) -> LoadedDevice:
+    """Build the device and the tokenizer. Slow: run it in a thread. Raises ConfigError when the model cannot be had."""
+    # Imported here: only an engine that is started pays for it.
+    from data_plane.builder import DeviceOptions, build_device
+
+    options = DeviceOptions(
+        model=config.model,
+        device=config.device,
+        dtype=config.dtype,
+        prefix_granularity=config.prefix_granularity,
+        max_batch_size=config.max_batch_size,
+        max_context_tokens=config.max_context_tokens,
+        device_blocks=config.device_blocks,
+        memory_bytes=config.memory_bytes,
+        threads=config.threads,
+    )
+    specs, handle = build_device(options, runner=runner, progress=progress)
+    try:
+        return LoadedDevice(specs, handle, load_tokenizer(specs, progress))
+    except BaseException:
+        handle.close()
+        raise
+
+
+def load_tokenizer(specs: "DeviceSpecs", progress: Callable[[str], None]) -> Tokenizer:
+    """The tokenizer of a device's model."""
+    if specs.tokenizer_path is None:
+        return StampTokenizer(specs.vocab_size, specs.stop_token_ids)
+    from tokenspeed.text.folder import FolderTokenizer
+
+    progress(f"reading the tokenizer in {specs.tokenizer_path}")
+    return FolderTokenizer(specs.tokenizer_path)
+
+
+def assemble(config: EngineConfig, loaded: LoadedDevice) -> Assembly:
+    """The control plane for a loaded device. Raises ConfigError when the device's sizes and the settings disagree."""
+    try:
+        scheduler = Scheduler(scheduler_config(config, loaded.specs))
+        if config.record is None:
+            return Assembly(loaded, scheduler, close_record=_nothing)
+        writer = TraceWriter(config.record, scheduler.config)
+        recording = RecordingScheduler(scheduler, writer, clock_us=lambda: time.monotonic_ns() // 1000)
+        return Assembly(loaded, recording, close_record=writer.close)
+    except OSError as error:
+        loaded.handle.close()
+        raise ConfigError([f"record={config.record!r} cannot be written: {error.strerror}"]) from error
+    except BaseException:
+        loaded.handle.close()
+        raise
+
+
+def scheduler_config(config: EngineConfig, specs: "DeviceSpecs") -> SchedulerConfig:
+    """The scheduler's settings: what was configured, on the blocks that the device has."""
+    return SchedulerConfig(
+        prefix_granularity=specs.prefix_granularity,
+        max_scheduled_tokens=config.max_scheduled_tokens,
+        max_batch_size=config.max_batch_size,
+        device_blocks=specs.device_blocks,
+        groups=tuple(
+            CacheGroupConfig(
+                id=group.id,
+                kind=GroupKind(group.kind),
+                block_granularity=group.block_granularity,
+                packing=group.packing,
+            )
+            for group in specs.groups
+        ),
+        max_context_tokens=specs.max_context_tokens,
+        overlap_depth=config.overlap_depth,
+        mixed=config.mixed,
+        prefix_cache=config.prefix_cache,
+        safe_steps=config.safe_steps,
+        max_overtakes=config.max_overtakes,
+    )
+
+
+def discard(loading: "asyncio.Task[LoadedDevice]") -> None:
+    """Give back a device that nobody waits for any more."""
+    if not loading.cancelled() and loading.exception() is None:
+        loading.result().handle.close()
+
+
+def say_nothing(line: str) -> None:
+    """Progress that nobody asked for."""
+
+
+def _nothing() -> None:
+    """No record to finish."""

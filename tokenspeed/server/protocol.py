@@ -1,0 +1,139 @@
+"""What clients may ask: request bodies, parsed strictly where a field is known and silently where it is not.
+
+Explicit nulls mean "not given". Fields that ask for something this server does not offer are known by name, so that
+they are refused instead of ignored.
+"""
+
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from control_plane.errors import RequestRejected
+from tokenspeed.sampling import SamplingParams
+
+T = TypeVar("T", bound="GenerationRequest")
+
+
+class StreamOptions(Struct, frozen=True):
+    """When a stream tells its usage: once at the end, in every chunk, or not at all."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class GenerationRequest(Struct, frozen=True, kw_only=True):
+    """The fields that both ways of asking share. Those named as in SamplingParams mean what they mean there."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    n: int | None = None
+
+    # Accepted as far as they ask for what happens anyway.
+    min_tokens: int | None = None
+    logprobs: bool | int | None = None
+    logit_bias: dict[str, float] | None = None
+
+    def unoffered(self) -> dict[str, bool]:
+        """Fields for which this server has only the answer that they ask for nothing, and whether they do."""
+        return {
+            "logprobs": self.logprobs is not None and self.logprobs is not False,
+            "logit_bias": bool(self.logit_bias),
+            # What never ends early has its minimum.
+            "min_tokens": bool(self.min_tokens) and not (self.ignore_eos and not self.stop and not self.stop_token_ids),
+        }
+
+
+class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
+    """The body of `POST /v1/completions`."""
+
+    prompt: str | list[str | int | list[int]] | None = None
+    best_of: int | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+
+    def unoffered(self) -> dict[str, bool]:
+        """See `GenerationRequest.unoffered`."""
+        return {
+            **GenerationRequest.unoffered(self),
+            "best_of": self.best_of not in (None, 1, self.n),
+            "suffix": bool(self.suffix),
+        }
+
+
+class ContentPart(Struct, frozen=True):
+    """One part of a message. Only parts of type `text` are offered."""
+
+    type: str
+    text: str | None = None
+
+
+class MessageBody(Struct, frozen=True):
+    """One turn of a conversation."""
+
+    role: str
+    content: str | list[ContentPart] | None = None
+
+
+class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
+    """The body of `POST /v1/chat/completions`."""
+
+    messages: list[MessageBody] | None = None
+    max_completion_tokens: int | None = None
+    top_logprobs: int | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    functions: list[Any] | None = None
+    response_format: dict[str, Any] | None = None
+
+    def unoffered(self) -> dict[str, bool]:
+        """See `GenerationRequest.unoffered`."""
+        return {
+            **GenerationRequest.unoffered(self),
+            "top_logprobs": bool(self.top_logprobs),
+            "tools": bool(self.tools) and self.tool_choice != "none",
+            "functions": bool(self.functions),
+            "response_format": self.response_format is not None and self.response_format.get("type") != "text",
+        }
+
+
+def parse(body: bytes, kind: type[T]) -> T:
+    """A request body. Raises msgspec.ValidationError or DecodeError, which become HTTP 400."""
+    return msgspec.json.decode(body, type=kind)
+
+
+def sampling_params(request: GenerationRequest, *, max_tokens: int | None) -> SamplingParams:
+    """What the request says about sampling. Raises RequestRejected naming each field that is out of range."""
+    given: dict[str, Any] = {
+        name: value for name in SamplingParams.__struct_fields__ if (value := getattr(request, name)) is not None
+    }
+    if max_tokens is not None:
+        given["max_tokens"] = max_tokens
+    return SamplingParams(**given)
+
+
+def refuse_unoffered(request: GenerationRequest) -> None:
+    """Raise RequestRejected when a field asks for what this server does not offer."""
+    for name, is_asked in request.unoffered().items():
+        if is_asked:
+            value = getattr(request, name)
+            raise RequestRejected(f"{name}={_short(value)} is not offered by this server: leave it out", field=name)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
