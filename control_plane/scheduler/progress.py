@@ -28,9 +28,9 @@ def advance_request_progress(request: Request, resident: ResidentTable, *, prefi
     if not prefix_granularity:
         return NO_PROGRESS
     resources = request.resources
-    published = resources.progress.published_pages
+    published, epoch = resources.progress.published_pages, resources.progress.access_epoch
     completed = computed_tokens(request, resident) // prefix_granularity
     if completed <= published:
-        return NO_PROGRESS if not published else RequestProgress((), published, published)
+        return RequestProgress((), published, published, epoch)
     request.chain.extend(resident.tokens(resources.slot), completed * prefix_granularity)
-    return RequestProgress(request.chain.digests, published, completed)
+    return RequestProgress(request.chain.digests, published, completed, epoch)

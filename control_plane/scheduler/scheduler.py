@@ -232,7 +232,7 @@ class Scheduler:
         if request in self._line.prefilling:
             self._line.prefilling.remove(request)
         self._line.decoding.leave(request.key, slot)
-        self._coordinator.free(slot, resources.progress.access_epoch)
+        self._coordinator.free(slot)
         self.resident.leave(slot)
 
     def _drop_if_over(self, request: Request | None) -> None:

@@ -7,6 +7,7 @@ cached ones only as far as needed; or it refuses and leaves every table, index a
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from control_plane.cache.coordinator.demand import (
     NO_PROGRESS,
@@ -24,6 +25,15 @@ from control_plane.config import SchedulerConfig
 from control_plane.messages.columns import Int32s
 
 
+class _Duplicate(Struct, frozen=True):
+    """A table row whose content is listed under another block."""
+
+    group: int
+    position: int
+    own: int
+    canonical: int
+
+
 class CacheCoordinator:
     """Owner of the pool, the tables, the references and the prefix index of the device tier."""
 
@@ -37,10 +47,11 @@ class CacheCoordinator:
         )
         self.index = PrefixIndex(granularities=granularities, prefix_granularity=config.prefix_granularity)
         self._prefix_granularity = config.prefix_granularity
+        self._epoch = 0  # rises with every request that is admitted
+        self._epochs = [np.zeros((config.device_blocks + 1) * packing, dtype=np.int64) for packing in packings]
         self._order = EvictionOrder(groups=len(granularities))
         self._references = [np.zeros((config.device_blocks + 1) * packing, dtype=np.int32) for packing in packings]
         self._packings = tuple(packings)
-        self._epoch = 0
         self.freed_count = 0  # rises whenever room appears; a refusal stands while it does not
 
     @property
@@ -68,12 +79,21 @@ class CacheCoordinator:
         for group, demand in enumerate(demands):
             held = self.tables.held(slot, group) + (len(hit.blocks[group]) if hit else 0)
             wanted.append(max(0, demand.blocks(self.granularities[group]) - held))
-        evicted = self._secure(wanted, hit, slot, progress)
+        duplicates = self._duplicates(slot, progress)
+        for duplicate in duplicates:
+            self.pool.give_back(duplicate.group, duplicate.own)
+        evicted = self._secure(wanted, hit)
         if evicted is None:
+            for duplicate in reversed(duplicates):
+                self.pool.reoccupy(duplicate.group, duplicate.own)
             return self._refusal(wanted, hit)
-        published = self._publish(slot, progress)
+        for duplicate in duplicates:
+            self._point_at_canonical(slot, duplicate)
         if hit:
             self._claim(slot, hit)
+            after = CacheProgress(hit.tokens // self._prefix_granularity, self._epoch)
+        else:
+            after = CacheProgress(self._publish(slot, progress), progress.access_epoch)
         fresh = []
         for group, count in enumerate(wanted):
             blocks = self.pool.take(group, count) if count else []
@@ -81,19 +101,17 @@ class CacheCoordinator:
                 self._references[group][blocks] = 1
                 self.tables.append(slot, group, blocks)
             fresh.append(blocks)
-        self._epoch += 1
-        pages = hit.tokens // self._prefix_granularity if hit else published
-        return Granted(tuple(fresh), evicted, CacheProgress(published_pages=pages, access_epoch=self._epoch))
+        return Granted(tuple(fresh), evicted, after)
 
     def publish(self, slot: int, progress: RequestProgress) -> int:
         """Publish completed pages outside an admission: at a finish or a retraction. Returns the pages published."""
         return self._publish(slot, progress)
 
-    def free(self, slot: int, access_epoch: int) -> int:
+    def free(self, slot: int) -> int:
         """Give back everything that a slot holds; what is cached stays so, evictable. Returns the blocks let go."""
         let_go = 0
         cached: list[tuple[int, int, int]] = []
-        for group, granularity in enumerate(self.granularities):
+        for group in range(len(self.granularities)):
             blocks = self.tables.blocks(slot, group)
             references = self._references[group]
             references[blocks] -= 1
@@ -101,14 +119,19 @@ class CacheCoordinator:
             for position in unheld.tolist():
                 block = int(blocks[position])
                 if self.index.is_cached(group, block):
-                    cached.append((position * granularity, group, block))
+                    cached.append((position, -group, block))
                 else:
                     self.pool.give_back(group, block)
             let_go += len(unheld)
         self.tables.clear(slot)
         if len(self.granularities) > 1:
-            cached.sort()
-        self._order.enter(access_epoch, [(group, block) for _, group, block in cached])
+            cached.sort()  # the last row goes first; of equal rows, the one of the earlier group
+        # Where requests shared pages, those of a row are of several epochs, the later ones in front.
+        runs: dict[int, list[Victim]] = {}
+        for _, group, block in cached:
+            runs.setdefault(int(self._epochs[-group][block]), []).append((-group, block))
+        for epoch, victims in runs.items():
+            self._order.enter(epoch, victims)
         self.freed_count += 1
         return let_go
 
@@ -180,32 +203,35 @@ class CacheCoordinator:
         self.freed_count += 1
         return dropped
 
-    def _secure(
-        self, wanted: list[int], hit: PrefixHit | None, slot: int, progress: RequestProgress
-    ) -> tuple[int, ...] | None:
+    def _secure(self, wanted: list[int], hit: PrefixHit | None) -> tuple[int, ...] | None:
         """Make sure that `wanted` can be taken beside the hit; None if not."""
         if not self.pool.missing_parents(wanted):
             return (0,) * len(wanted)
-        protected = self._own_blocks(hit, slot, progress)
+        hit_blocks = hit.blocks if hit else ()
+        protected = frozenset((group, block) for group, blocks in enumerate(hit_blocks) for block in blocks)
         if all(packing == 1 for packing in self._packings):
-            unheld_protected = sum(victim in self._order for victim in protected)
-            if sum(wanted) > self.available_blocks - unheld_protected:
+            unheld_hits = sum(victim in self._order for victim in protected)
+            if sum(wanted) > self.available_blocks - unheld_hits:
                 return None
         return make_room(self.pool, self._order, self.index, wanted, protected)
 
-    def _own_blocks(self, hit: PrefixHit | None, slot: int, progress: RequestProgress) -> frozenset[Victim]:
-        """Cached blocks that this admission is about to hold: its hit, and the canonical ones of its new pages."""
-        own: list[Victim] = []
-        if hit:
-            own += [(group, block) for group, blocks in enumerate(hit.blocks) for block in blocks]
+    def _duplicates(self, slot: int, progress: RequestProgress) -> list["_Duplicate"]:
+        """Blocks of a slot that publication will replace by ones that somebody holds: their room counts (R3.2).
+
+        A listed block that nobody holds is left out. It may have to be evicted, and then the slot's own takes its name.
+        """
+        duplicates = []
         for page in range(progress.published_pages, progress.completed_pages):
             digest = progress.digests[page]
             for group, count in enumerate(self.index.blocks_per_page):
                 for ordinal in range(count):
-                    block = self.index.find(group, ordinal, digest)
-                    if block is not None:
-                        own.append((group, block))
-        return frozenset(own)
+                    canonical = self.index.find(group, ordinal, digest)
+                    if canonical is not None and self._references[group][canonical]:
+                        position = page * count + ordinal
+                        own = int(self.tables.blocks(slot, group)[position])
+                        if own != canonical:
+                            duplicates.append(_Duplicate(group, position, own, canonical))
+        return duplicates
 
     def _refusal(self, wanted: list[int], hit: PrefixHit | None) -> Refused:
         group = max(range(len(wanted)), key=lambda g: wanted[g])
@@ -215,12 +241,14 @@ class CacheCoordinator:
         return Refused(group, wanted[group], self.available_blocks - own, needs_blocks)
 
     def _claim(self, slot: int, hit: PrefixHit) -> None:
-        """Hold the blocks of a hit and put them in front of an empty table."""
+        """Hold the blocks of a hit and put them in front of an empty table. A new epoch begins, and they are of it."""
+        self._epoch += 1
         for group, blocks in enumerate(hit.blocks):
             if not blocks:
                 continue
             assert self.tables.held(slot, group) == 0, f"slot {slot} already holds blocks"
             self._references[group][blocks] += 1
+            self._epochs[group][blocks] = self._epoch
             for block in blocks:
                 self._order.leave(group, block)
             self.tables.append(slot, group, blocks)
@@ -238,15 +266,19 @@ class CacheCoordinator:
                     if canonical is None:
                         self.index.insert(group, ordinal, digest, own)
                     elif canonical != own:
-                        self._replace(slot, group, position, own, canonical)
+                        self.pool.give_back(group, own)
+                        self._point_at_canonical(slot, _Duplicate(group, position, own, canonical))
+                    block = own if canonical is None else canonical
+                    # Never younger than what follows it, or a page could be evicted before its successors.
+                    self._epochs[group][block] = max(self._epochs[group][block], progress.access_epoch)
         return max(progress.published_pages, progress.completed_pages)
 
-    def _replace(self, slot: int, group: int, position: int, own: int, canonical: int) -> None:
-        references = self._references[group]
-        references[canonical] += 1
-        self._order.leave(group, canonical)
-        self.tables.replace(slot, group, position, canonical)
-        references[own] -= 1
-        assert references[own] == 0, f"block {own} of group {group} was not published and yet shared"
-        self.pool.give_back(group, own)
+    def _point_at_canonical(self, slot: int, duplicate: "_Duplicate") -> None:
+        """Hold the canonical block instead of the slot's own, which is given back already."""
+        references = self._references[duplicate.group]
+        references[duplicate.canonical] += 1
+        self._order.leave(duplicate.group, duplicate.canonical)
+        self.tables.replace(slot, duplicate.group, duplicate.position, duplicate.canonical)
+        references[duplicate.own] -= 1
+        assert references[duplicate.own] == 0, f"{duplicate} was not published and yet shared"
         self.freed_count += 1

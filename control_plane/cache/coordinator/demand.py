@@ -17,7 +17,7 @@ class GroupDemand(Struct, frozen=True):
 
 
 class CacheProgress(Struct, frozen=True):
-    """How far a request's pages went into the cache, and when it last took part in an admission."""
+    """How far a request's pages went into the cache, and the epoch of the admission that gave it its first ones."""
 
     published_pages: int = 0
     access_epoch: int = 0
@@ -32,6 +32,7 @@ class RequestProgress(Struct, frozen=True):
     digests: Sequence[bytes]
     published_pages: int
     completed_pages: int
+    access_epoch: int
 
     @property
     def has_new_pages(self) -> bool:
@@ -39,7 +40,7 @@ class RequestProgress(Struct, frozen=True):
         return self.completed_pages > self.published_pages
 
 
-NO_PROGRESS = RequestProgress((), 0, 0)
+NO_PROGRESS = RequestProgress((), 0, 0, 0)
 
 
 class Granted(Struct, frozen=True):
