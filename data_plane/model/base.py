@@ -14,7 +14,10 @@ class GroupLayout(Struct, frozen=True):
     """One cache group as storage: `block_bytes` hold `block_granularity` tokens of all of its `layers`.
 
     `packing` such blocks fill one LCM block exactly: block `b` of the group starts at byte `b * block_bytes` of
-    the arena, which the group sees as one array of blocks (block 0 is null and never written).
+    the arena, which the group sees as one array of blocks (block 0 is null and never written). `kind` is "full",
+    "sliding" (a query at position q reads the rows of `window` tokens that end with q) or "state" (a block holds one
+    snapshot: the state after T tokens is in table row `(T - 1) // block_granularity`). The rows of a `replayable`
+    sliding group are regenerated from tokens that are fed again, and never shared.
     """
 
     id: str
@@ -23,6 +26,8 @@ class GroupLayout(Struct, frozen=True):
     block_bytes: int
     packing: int = 1
     layers: tuple[int, ...] = ()
+    window: int = 0
+    replayable: bool = False
 
 
 class ModelFacts(Struct, frozen=True):

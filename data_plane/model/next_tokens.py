@@ -1,0 +1,55 @@
+"""What every torch runner does around its layers: which tokens are fed, and which come next."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from control_plane.messages import SlotBinding
+from control_plane.messages.columns import Int32s
+from data_plane.attention.ship import ship
+from data_plane.batch.rows import Rows
+from data_plane.model.sampler import Sampler
+
+NO_TOKENS: Int32s = np.empty(0, dtype=np.int32)
+
+
+class NextTokens:
+    """The last token of every slot, on the device, so that a decode needs nothing from the host but lengths."""
+
+    def __init__(self, *, vocab_size: int, slots: int, device: torch.device) -> None:
+        self._vocab_size = vocab_size
+        self._last = torch.zeros(slots, dtype=torch.int64, device=device)
+        self._sampler = Sampler(vocab_size=vocab_size, slots=slots, device=device)
+
+    def bind(self, binding: SlotBinding) -> None:
+        """A slot has a new owner."""
+        self._sampler.bind(binding)
+
+    def check(self, rows: Rows) -> None:
+        """Raises ValueError for tokens that no model can feed."""
+        ids = rows.input_ids
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self._vocab_size:
+            raise ValueError(f"input_ids reach from {ids.min()} to {ids.max()}, vocabulary is {self._vocab_size}")
+        if (rows.input_lengths[rows.num_extends :] != 1).any():
+            raise ValueError("a decode feeds more than one token; this model decodes one token at a time")
+
+    def fed(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        """The packed tokens to feed (int64 [tokens]), and which of them are sampled after (int64 [sampling rows])."""
+        prompt_ids, decode_slots, keep = ship(
+            [rows.input_ids, rows.slots[rows.num_extends :], np.cumsum(rows.input_lengths)[rows.samples] - 1],
+            self._last.device,
+        )
+        return torch.cat([prompt_ids, self._last[decode_slots]]), keep
+
+    def choose(self, rows: Rows, logits: torch.Tensor) -> Callable[[], Int32s]:
+        """Sample from `logits` [sampling rows, vocabulary]; the result fetches the tokens once they have landed."""
+        sampling = np.flatnonzero(rows.samples)
+        if not len(sampling):
+            return lambda: NO_TOKENS
+        (slots,) = ship([rows.slots[sampling]], self._last.device)
+        tokens = self._sampler.sample(logits, slots=rows.slots[sampling], positions=rows.ends[sampling])
+        self._last[slots] = tokens
+        host = torch.empty(len(tokens), dtype=torch.int32, pin_memory=tokens.is_cuda)
+        host.copy_(tokens, non_blocking=True)
+        return host.numpy

@@ -1,0 +1,44 @@
+"""Loads a model with weights by name. The stamp model, which has none, is built by the builder."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from msgspec import Struct
+
+from control_plane.errors import ConfigError
+from data_plane.model.hf import load_decoder
+from data_plane.model.sources import resolve
+from data_plane.model.torch_runner import TorchRunner
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+class LoadedModel(Struct, frozen=True):
+    """A model ready to attach, and the folder that holds its tokenizer."""
+
+    runner: TorchRunner
+    tokenizer_path: Path
+
+
+def load_model(
+    name: str,
+    *,
+    device: str = "cpu",
+    dtype: str = "auto",
+    block_granularity: int,
+    progress: Callable[[str], None],
+) -> LoadedModel:
+    """Find, convert if needed, and load a model.
+
+    `name` is a known model, a transformers folder or a GGUF file; `device` "cpu", "cuda" or "cuda:N"; `dtype`
+    "auto" is float32 on a CPU and the model's own on CUDA. Raises ConfigError when it cannot be had or driven.
+    """
+    if dtype not in DTYPES:
+        raise ConfigError([f"dtype={dtype!r} must be one of {', '.join(DTYPES)}"])
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError([f"device={device!r}: torch finds no CUDA device here; use device='cpu'"])
+    source = resolve(name, progress)
+    progress(f"loading {source.name}")
+    decoder = load_decoder(source.folder, device=device, dtype=dtype)
+    return LoadedModel(TorchRunner(decoder, name=source.name, block_granularity=block_granularity), source.folder)
