@@ -18,20 +18,52 @@ class Role(StrEnum):
 class GroupKind(StrEnum):
     """How a group's attention reads its history."""
 
-    FULL = "full"
+    FULL = "full"  # all of it
+    SLIDING = "sliding"  # the last `window` tokens
+    STATE = "state"  # a snapshot that stands for all of it
 
 
 class CacheGroupConfig(Struct, frozen=True, omit_defaults=True):
     """One attention structure and its blocks.
 
     A block covers `block_granularity` tokens (a divisor of the prefix granularity); `packing` of them fill one
-    LCM block of the pool.
+    LCM block of the pool. `window` belongs to sliding groups: a query reads so many tokens, its own included. The
+    rows of a `replayable` sliding group are never shared: after a prefix hit its window is fed again.
     """
 
     id: str
     kind: GroupKind = GroupKind.FULL
     block_granularity: int = 16
     packing: int = 1
+    window: int = 0
+    replayable: bool = False
+
+    @property
+    def is_prefix_closed(self) -> bool:
+        """Whether a prefix is usable only if every block of it is there."""
+        return self.kind is GroupKind.FULL
+
+    @property
+    def retention_tokens(self) -> int:
+        """How many tokens back the next query reads, itself included; a snapshot is read by the token after it."""
+        return 2 if self.kind is GroupKind.STATE else self.window
+
+    @property
+    def lookback_blocks(self) -> int:
+        """Blocks before a boundary that the first query behind it reads (R4.3); of groups that are not closed."""
+        return -(-(self.retention_tokens - 1) // self.block_granularity)
+
+    def expired_rows(self, computed_tokens: int) -> int:
+        """Leading table rows that no query reads any more once so many tokens are computed (R4.8)."""
+        if self.is_prefix_closed:
+            return 0
+        return max(0, computed_tokens - self.retention_tokens + 1) // self.block_granularity
+
+    def next_expiry(self, expired_rows: int) -> int | None:
+        """Computed tokens at which the row after `expired_rows` rows expires; None: never."""
+        if self.is_prefix_closed:
+            return None
+        return self.retention_tokens - 1 + (expired_rows + 1) * self.block_granularity
 
 
 class SchedulerConfig(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -41,6 +73,7 @@ class SchedulerConfig(Struct, frozen=True, omit_defaults=True, kw_only=True):
     rounds may be planned before an earlier one's result is known. `mixed` puts prefills and decodes in one round.
     `max_context_tokens` is the model's limit on prompt plus output. `safe_steps` is the output that an admission
     prepays at once, `max_overtakes` how many later prompts may pass one that waits for blocks (None: any number).
+    `sliding_prepay` makes a first chunk hold the growth of sliding groups that recycling cannot fund (R3.4).
     """
 
     prefix_granularity: int
@@ -56,6 +89,26 @@ class SchedulerConfig(Struct, frozen=True, omit_defaults=True, kw_only=True):
     prefix_cache: bool = True
     safe_steps: int = 4096
     max_overtakes: int | None = 32
+    sliding_prepay: bool = True
+
+    @property
+    def has_state(self) -> bool:
+        """Whether chunks must end where snapshots can be shared."""
+        return any(group.kind is GroupKind.STATE for group in self.groups)
+
+    @property
+    def replay_window_tokens(self) -> int:
+        """What a prefix hit feeds again at most: the widest replayable window; 0: nothing (R3.7)."""
+        return max((group.window for group in self.groups if group.replayable), default=0)
+
+    @property
+    def min_prefill_chunk_tokens(self) -> int:
+        """The smallest budget with which any prefill can advance: a page for a snapshot, a replay with progress."""
+        if self.has_state:
+            return self.prefix_granularity
+        if window := self.replay_window_tokens:
+            return window + max(window, self.prefix_granularity)
+        return 1
 
     def validate(self) -> None:
         """Raise ConfigError naming every field that cannot work, or return."""
@@ -87,7 +140,11 @@ def _number_problems(config: SchedulerConfig) -> list[str]:
     for index, group in enumerate(config.groups):
         check(f"groups[{index}].block_granularity", group.block_granularity, 1, MAX_INT32)
         check(f"groups[{index}].packing", group.packing, 1, 4096)
-    for field in ("mixed", "prefix_cache"):
+        is_sliding = group.kind is GroupKind.SLIDING
+        check(f"groups[{index}].window (of a {group.kind} group)", group.window, is_sliding, MAX_INT32 * is_sliding)
+        if group.replayable and not is_sliding:
+            problems.append(f"groups[{index}].replayable=True is for sliding groups, not for a {group.kind} group")
+    for field in ("mixed", "prefix_cache", "sliding_prepay"):
         if not isinstance(getattr(config, field), bool):
             problems.append(f"{field}={getattr(config, field)!r} must be true or false")
     return problems
@@ -111,10 +168,17 @@ def _relation_problems(config: SchedulerConfig) -> list[str]:
                 f"must stay below {MAX_INT32}"
             )
     decode_tokens = config.max_batch_size * config.decode_width
-    if config.max_scheduled_tokens < decode_tokens + 1:
+    least = config.min_prefill_chunk_tokens
+    if config.max_scheduled_tokens < decode_tokens + least:
         problems.append(
             f"max_scheduled_tokens={config.max_scheduled_tokens} must exceed a full decode step "
-            f"(max_batch_size={config.max_batch_size} x decode_width={config.decode_width} = {decode_tokens} tokens), "
-            f"or prefills could never join it: lower max_batch_size or raise max_scheduled_tokens"
+            f"(max_batch_size={config.max_batch_size} x decode_width={config.decode_width} = {decode_tokens} tokens) "
+            f"by the smallest prefill chunk ({least} tokens), or prefills could never join it: "
+            f"lower max_batch_size or raise max_scheduled_tokens"
+        )
+    if config.has_state and config.replay_window_tokens:
+        problems.append(
+            "groups: a replayable group cannot be combined with a state group, whose chunk alignment fights its final "
+            "window; make the sliding group ordinary"
         )
     return problems

@@ -4,10 +4,11 @@ from msgspec import Struct
 
 
 class Window(Struct, frozen=True):
-    """The tokens `[begin, end)` that a chunk computes."""
+    """The tokens `[begin, end)` that a chunk computes, and how many are fed again ahead of it (first chunks only)."""
 
     begin: int
     end: int
+    replay_tokens: int = 0
 
     def next(self, chunk_tokens: int) -> "Window":
         """The window that follows this one."""

@@ -3,9 +3,11 @@
 Sees only what a plan puts out (fresh blocks, notes) and reports outcomes; it cannot compose the batch.
 """
 
+from msgspec import Struct
+
 from control_plane.cache.coordinator.coordinator import CacheCoordinator
 from control_plane.cache.coordinator.demand import CacheProgress, Granted, GroupDemand, Refused, RequestProgress
-from control_plane.cache.prefix.index import PrefixHit
+from control_plane.cache.prefix.matcher import PrefixHit
 from control_plane.config import SchedulerConfig
 from control_plane.fsm.events import ScheduleChunk, ScheduleDecode, ScheduleFirstChunk
 from control_plane.fsm.request import Request
@@ -14,10 +16,21 @@ from control_plane.fsm.states import PrefillDone, Prefilling
 from control_plane.fsm.tokens import Window
 from control_plane.messages import NoteKind, SlotBinding
 from control_plane.messages.columns import pack
-from control_plane.scheduler.group_demands import PrefillReserve, dense_demands, reserve_prefill_demands
+from control_plane.scheduler.group_demands import (
+    PrefillReserve,
+    decode_demands,
+    prefill_demands,
+    reserve_prefill_demands,
+)
 from control_plane.scheduler.plan_build import PlanOutput
-from control_plane.scheduler.prefill_chunk import prefill_chunk_tokens, probe_limit_tokens
-from control_plane.scheduler.progress import advance_request_progress
+from control_plane.scheduler.prefill_chunk import (
+    ChunkRules,
+    prefill_chunk_tokens,
+    probe_limit_tokens,
+    replay_tokens,
+    state_checkpoint,
+)
+from control_plane.scheduler.progress import advance_request_progress, record_boundary
 from control_plane.scheduler.recovery import admission_headroom_tokens
 from control_plane.scheduler.resident import NEVER, ResidentTable
 
@@ -40,6 +53,13 @@ class AdmissionFeedback:
             self.capacity_blocker = request
 
 
+class Refusal(Struct, frozen=True):
+    """What a waiting prompt lacked, and the digests whose listing would let it ask for less."""
+
+    lacked: Refused
+    awaited: tuple[bytes, ...]
+
+
 class Admission:
     """Admits first chunks, further chunks and decode steps."""
 
@@ -47,6 +67,11 @@ class Admission:
         self._config = config
         self._coordinator = coordinator
         self._resident = resident
+        self._chunk_rules = ChunkRules(
+            prefix_granularity=config.prefix_granularity,
+            ends_on_pages=config.has_state,
+            final_window_tokens=config.replay_window_tokens,
+        )
         self.cached_tokens = 0  # of prompts, at first admissions
         # No granularity to publish by: nothing is hashed, matched or published.
         self._publish_granularity = config.prefix_granularity if config.prefix_cache else 0
@@ -58,31 +83,37 @@ class Admission:
 
     def first_chunk(
         self, request: Request, *, budget_tokens: int, round_number: int, output: PlanOutput
-    ) -> Window | tuple[Refused, PrefixHit]:
-        """Give a waiting request a slot, its cached prefix and its first chunk; or say what lacked."""
-        hit = self._probe(request)
-        refused = self._try_first_chunk(request, hit, budget_tokens, round_number, output)
-        if isinstance(refused, Refused) and hit.tokens and not self._resident.count:
-            # Alone in the pool and yet no room: the hit's blocks lie scattered over parents that other groups need.
-            whole = PrefixHit(0, tuple([] for _ in hit.blocks), None)
-            refused = self._try_first_chunk(request, whole, budget_tokens, round_number, output)
-        return (refused, hit) if isinstance(refused, Refused) else refused
+    ) -> Window | Refusal | None:
+        """Give a waiting request a slot, its cached prefix and its first chunk; or say what lacked.
 
-    def next_chunk(self, request: Request, *, budget_tokens: int, output: PlanOutput) -> Window | Refused:
-        """The next chunk of a resident prefill."""
+        None: the budget that is left is too small for its first chunk.
+        """
+        hit = self._probe(request)
+        outcome = self._try_first_chunk(request, hit, budget_tokens, round_number, output)
+        if isinstance(outcome, Refused) and hit.tokens and not self._resident.count:
+            # Alone in the pool and yet no room: the hit's blocks lie scattered over parents that other groups need.
+            nothing = self._coordinator.matcher.nothing()
+            outcome = self._try_first_chunk(request, nothing, budget_tokens, round_number, output)
+        return Refusal(outcome, hit.awaited) if isinstance(outcome, Refused) else outcome
+
+    def next_chunk(self, request: Request, *, budget_tokens: int, output: PlanOutput) -> Window | Refused | None:
+        """The next chunk of a resident prefill. None: the budget that is left is too small for it."""
         state = request.state
         assert isinstance(state, Prefilling)
         slot = state.resources.slot
         chunk_tokens = prefill_chunk_tokens(
-            begin=state.window.end, prefill_tokens=request.prefill_tokens, budget_tokens=budget_tokens
+            self._chunk_rules,
+            begin=state.window.end,
+            prefill_tokens=request.prefill_tokens,
+            budget_tokens=budget_tokens,
+            promotion_boundary=state.resources.progress.promotion_boundary,
         )
+        if not chunk_tokens:
+            return None
         window = state.window.next(chunk_tokens)
-        reserve = PrefillReserve(
-            decode_width=self._config.decode_width,
-            prompt_headroom_tokens=0,
-            completes_prefill=window.end == request.prefill_tokens,
-        )
-        demands = self._reserved(window, reserve)
+        completes = window.end == request.prefill_tokens
+        reserve = PrefillReserve(decode_width=self._config.decode_width, completes_prefill=completes)
+        demands = self._demands(window, reserve, replay_begin=0)
         granted = self._admit_resident(request, demands, self._progress(request), output)
         if isinstance(granted, Refused):
             return granted
@@ -95,8 +126,9 @@ class Admission:
         slot = request.resources.slot
         end = self._decode_end(slot)
         progress = self._progress(request)
-        if end > int(self._resident.writable_until[slot]) or progress.has_new_pages:
-            granted = self._admit_resident(request, dense_demands(self._config.groups, end=end), progress, output)
+        has_event = progress.computed_tokens >= int(self._resident.next_event_at[slot])
+        if has_event or end > int(self._resident.writable_until[slot]):
+            granted = self._admit_resident(request, decode_demands(self._config.groups, end=end), progress, output)
             if isinstance(granted, Refused):
                 return granted
         self._watch(slot, request.resources.progress)
@@ -104,31 +136,50 @@ class Admission:
             request.apply(ScheduleDecode())
         return None
 
+    def checkpoint(self, window: Window) -> int:
+        """The aligned position inside a chunk whose snapshot its forward makes as well (R3.6); 0: none."""
+        if not self._config.has_state:
+            return 0
+        return state_checkpoint(begin=window.begin, end=window.end, prefix_granularity=self._config.prefix_granularity)
+
     def publish_completed(self, request: Request) -> None:
         """Publish what a request computed, outside an admission: it is about to let go of its pages."""
         self._coordinator.publish(request.resources.slot, self._progress(request))
 
     def _probe(self, request: Request) -> PrefixHit:
+        if request.shuns_cache:
+            return self._coordinator.matcher.nothing()
         limit = probe_limit_tokens(
-            prefill_tokens=request.prefill_tokens, prefix_granularity=self._config.prefix_granularity
+            prefill_tokens=request.prefill_tokens,
+            prefix_granularity=self._config.prefix_granularity,
+            replay_window_tokens=self._config.replay_window_tokens,
         )
         return self._coordinator.probe_prefix(request.chain.digests, limit)
 
     def _try_first_chunk(
         self, request: Request, hit: PrefixHit, budget_tokens: int, round_number: int, output: PlanOutput
-    ) -> Window | Refused:
+    ) -> Window | Refused | None:
+        replay = replay_tokens(hit_tokens=hit.tokens, window_tokens=self._config.replay_window_tokens)
         chunk_tokens = prefill_chunk_tokens(
-            begin=hit.tokens, prefill_tokens=request.prefill_tokens, budget_tokens=budget_tokens
+            self._chunk_rules,
+            begin=hit.tokens,
+            prefill_tokens=request.prefill_tokens,
+            budget_tokens=budget_tokens - replay,
+            promotion_boundary=hit.closed_tokens,
         )
-        window = Window(hit.tokens, hit.tokens + chunk_tokens)
+        if not chunk_tokens:
+            return None
+        window = Window(hit.tokens, hit.tokens + chunk_tokens, replay)
+        headroom_tokens = self._headroom_tokens(request, window)
         reserve = PrefillReserve(
             decode_width=self._config.decode_width,
-            prompt_headroom_tokens=self._headroom_tokens(request, window),
             completes_prefill=window.end == request.prefill_tokens,
+            prompt_headroom_tokens=headroom_tokens,
+            sliding_growth_tokens=self._sliding_growth_tokens(request, window, headroom_tokens),
         )
-        demands = self._reserved(window, reserve)
+        demands = self._demands(window, reserve, replay_begin=hit.tokens - replay)
         slot = self._resident.next_slot
-        granted = self._coordinator.admit(slot, demands, hit=hit)
+        granted = self._coordinator.admit_first(slot, demands, hit)
         if isinstance(granted, Refused):
             return granted
         self._move_in(request, slot, granted, hit, round_number, output)
@@ -136,6 +187,17 @@ class Admission:
         request.apply(ScheduleFirstChunk(resources, window, request.prefill_tokens, demands[0].reserve_tokens))
         self._chunk_scheduled(request, slot, window)
         return window
+
+    def _sliding_growth_tokens(self, request: Request, window: Window, headroom_tokens: int) -> int:
+        """Growth of sliding groups that recycling cannot fund, on a first chunk beside others (R3.4).
+
+        Blocks of a hit are shared, so letting them slide out frees nothing; and a chunk that leaves prompt behind
+        will need more before anything of it slides out. A request that is alone prepays nothing.
+        """
+        if not self._config.sliding_prepay or not self._resident.count:
+            return 0
+        unfunded = max(window.begin, request.prefill_tokens - window.end)
+        return min(unfunded, headroom_tokens)
 
     def _headroom_tokens(self, request: Request, window: Window) -> int:
         """The rest of the prompt with the output that is prepaid; nothing where nothing is prepaid (R7.3)."""
@@ -147,9 +209,10 @@ class Admission:
         )
         return request.prefill_tokens - window.end + headroom if headroom else 0
 
-    def _reserved(self, window: Window, reserve: PrefillReserve) -> list[GroupDemand]:
+    def _demands(self, window: Window, reserve: PrefillReserve, *, replay_begin: int) -> list[GroupDemand]:
         groups = self._config.groups
-        return reserve_prefill_demands(groups, dense_demands(groups, end=window.end), reserve)
+        demands = prefill_demands(groups, window, checkpoint=self.checkpoint(window), replay_begin=replay_begin)
+        return reserve_prefill_demands(groups, demands, reserve)
 
     def _move_in(
         self, request: Request, slot: int, granted: Granted, hit: PrefixHit, round_number: int, output: PlanOutput
@@ -183,16 +246,28 @@ class Admission:
         """The columns follow: a completing chunk samples one token, and its owner's next step looks at the objects."""
         resident = self._resident
         completes = window.end == request.prefill_tokens
+        request.resources.progress = record_boundary(
+            request.resources.progress,
+            window,
+            prefill_tokens=request.prefill_tokens,
+            prefix_granularity=self._config.prefix_granularity,
+        )
         resident.planned[slot] = request.prefill_tokens + 1 if completes else window.end
         resident.forwards_out[slot] += 1
         resident.writable_until[slot] = self._coordinator.tables.covered_tokens(slot)
         resident.next_event_at[slot] = 0
 
     def _watch(self, slot: int, progress: CacheProgress) -> None:
-        resident = self._resident
-        resident.writable_until[slot] = self._coordinator.tables.covered_tokens(slot)
+        """Tell the columns up to where a decode may write, and at which computed token there is something to do."""
+        resident, tables = self._resident, self._coordinator.tables
+        resident.writable_until[slot] = tables.covered_tokens(slot)
         granularity = self._publish_granularity
-        resident.next_event_at[slot] = (progress.published_pages + 1) * granularity if granularity else NEVER
+        next_event = (progress.published_pages + 1) * granularity if granularity else NEVER
+        for index, group in enumerate(self._config.groups):
+            expiry = group.next_expiry(tables.live_from(slot, index))
+            if expiry is not None:
+                next_event = min(next_event, expiry)
+        resident.next_event_at[slot] = next_event
 
     def _decode_end(self, slot: int) -> int:
         """Where the rows of the next decode step may end at most."""

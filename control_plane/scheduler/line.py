@@ -16,11 +16,11 @@ from control_plane.fsm.request import Request
 from control_plane.messages.columns import INT32, Int32s
 
 
-class Refusal(Struct, frozen=True):
+class Remembered(Struct, frozen=True):
     """Why a waiting prompt was not admitted, and how many admissions there had been when that was first so."""
 
     lacked: Refused
-    missing_digest: bytes | None
+    awaited: tuple[bytes, ...]
     first_refused_at: int
 
 
@@ -35,8 +35,8 @@ class WaitingLine:
         self._coordinator = coordinator
         self._max_overtakes = max_overtakes
         self._requests: list[Request] = []
-        self._refusals: dict[int, Refusal] = {}
-        self._awaiting: dict[bytes, set[int]] = {}
+        self._refusals: dict[int, Remembered] = {}
+        self._awaiting: dict[bytes, dict[int, None]] = {}
         self._first_untried = 0
         self._freed_seen = -1
         self._admissions = 0
@@ -71,19 +71,19 @@ class WaitingLine:
         self._admissions += 1
         self.leave(request)
 
-    def refusal(self, request: Request) -> Refusal | None:
+    def refusal(self, request: Request) -> Remembered | None:
         """What a prompt lacked when it was last tried."""
         return self._refusals.get(request.key)
 
-    def refuse(self, request: Request, lacked: Refused, missing_digest: bytes | None) -> None:
+    def refuse(self, request: Request, lacked: Refused, awaited: tuple[bytes, ...]) -> None:
         """Remember what a prompt lacked. It is tried again when that may have changed."""
         before = self._refusals.get(request.key)
         self._forget(request)
         first_refused_at = before.first_refused_at if before else self._admissions
-        self._refusals[request.key] = Refusal(lacked, missing_digest, first_refused_at)
-        if missing_digest is not None:
-            self._awaiting.setdefault(missing_digest, set()).add(request.key)
-            self._coordinator.index.await_digest(missing_digest)
+        self._refusals[request.key] = Remembered(lacked, awaited, first_refused_at)
+        for digest in awaited:
+            self._awaiting.setdefault(digest, {})[request.key] = None
+            self._coordinator.index.await_digest(digest)
 
     def overtakes(self, request: Request) -> int:
         """Admissions since this prompt was first refused."""
@@ -120,21 +120,20 @@ class WaitingLine:
         """Where the scan begins: behind those for whom nothing changed."""
         for digest in self._coordinator.index.drain_arrived():
             for key in self._awaiting.pop(digest, ()):
-                refusal = self._refusals.pop(key)
-                self._retry_later(key, refusal)
+                self._ask_again(key)
         if self._coordinator.freed_count != self._freed_seen:
             self._freed_seen = self._coordinator.freed_count
             self._first_untried = 0
         return self._first_untried
 
-    def _retry_later(self, key: int, refusal: Refusal) -> None:
-        """More of this prompt is cached than when it was refused: ask again, but keep its place in the overtaking."""
-        self._refusals[key] = Refusal(
-            Refused(refusal.lacked.group, refusal.lacked.wanted, refusal.lacked.available, 0),
-            None,
-            refusal.first_refused_at,
-        )
-        self._first_untried = min(self._first_untried, bisect.bisect_left(self._requests, key, key=_key))
+    def _ask_again(self, key: int) -> None:
+        """More of this prompt is cached than when it was refused. Its place in the overtaking stays."""
+        index = bisect.bisect_left(self._requests, key, key=_key)
+        before = self._refusals[key]
+        self._forget(self._requests[index])
+        lacked = Refused(before.lacked.group, before.lacked.wanted, before.lacked.available, needs_blocks=0)
+        self._refusals[key] = Remembered(lacked, (), before.first_refused_at)
+        self._first_untried = min(self._first_untried, index)
 
     def _is_hopeless(self, request: Request) -> bool:
         refusal = self._refusals.get(request.key)
@@ -142,14 +141,14 @@ class WaitingLine:
 
     def _forget(self, request: Request) -> None:
         refusal = self._refusals.pop(request.key, None)
-        if refusal is None or refusal.missing_digest is None:
-            return
-        keys = self._awaiting.get(refusal.missing_digest)
-        if keys is not None:
-            keys.discard(request.key)
+        for digest in refusal.awaited if refusal else ():
+            keys = self._awaiting.get(digest)
+            if keys is None:
+                continue
+            keys.pop(request.key, None)
             if not keys:
-                del self._awaiting[refusal.missing_digest]
-                self._coordinator.index.stop_awaiting(refusal.missing_digest)
+                del self._awaiting[digest]
+                self._coordinator.index.stop_awaiting(digest)
 
 
 class DecodeLine:

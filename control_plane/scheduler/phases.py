@@ -7,9 +7,10 @@ import numpy as np
 from control_plane.cache.coordinator.demand import Refused
 from control_plane.fsm.request import Request
 from control_plane.fsm.states import Prefilling
+from control_plane.fsm.tokens import Window
 from control_plane.messages import NoteKind
 from control_plane.messages.columns import Int32s
-from control_plane.scheduler.admission import Admission, AdmissionFeedback
+from control_plane.scheduler.admission import Admission, AdmissionFeedback, Refusal
 from control_plane.scheduler.line import Candidates
 from control_plane.scheduler.plan_build import Decodes, Extend, PlanBuild
 from control_plane.scheduler.resident import ResidentTable
@@ -21,6 +22,11 @@ class Desk(Protocol):
     admission: Admission
     resident: ResidentTable
     requests: dict[int, Request]
+
+    @property
+    def rounds_in_flight(self) -> int:
+        """Forwards that have not reported."""
+        ...
 
     def next_retraction_epoch(self) -> int:
         """A number that rises with every retraction."""
@@ -67,10 +73,12 @@ def schedule_resident_chunks(desk: Desk, build: PlanBuild, feedback: AdmissionFe
         if not build.budget_tokens:
             return True
         window = desk.admission.next_chunk(request, budget_tokens=build.budget_tokens, output=build.output)
+        if window is None:
+            return True
         if isinstance(window, Refused):
             _note_refusal(build, feedback, request, window)
             return True
-        build.push_operation(Extend(request, request.resources.slot, window))
+        _push_chunk(desk, build, request, window)
         if holds_head_of_line(build, request):
             return True
         line.prefilling.remove(request)
@@ -89,15 +97,16 @@ def schedule_new_prompts(desk: Desk, build: PlanBuild, feedback: AdmissionFeedba
         outcome = desk.admission.first_chunk(
             request, budget_tokens=build.budget_tokens, round_number=build.round_number, output=build.output
         )
-        if isinstance(outcome, tuple):
-            refused, hit = outcome
-            _note_refusal(build, feedback, request, refused)
-            line.waiting.refuse(request, refused, hit.missing)
+        if outcome is None:
+            return
+        if isinstance(outcome, Refusal):
+            _note_refusal(build, feedback, request, outcome.lacked)
+            line.waiting.refuse(request, outcome.lacked, outcome.awaited)
             if line.waiting.seals(request):
                 build.output.note(NoteKind.SEALED, request.key, line.waiting.overtakes(request))
             continue
         line.waiting.admitted(request)
-        build.push_operation(Extend(request, request.resources.slot, outcome))
+        _push_chunk(desk, build, request, outcome)
         if holds_head_of_line(build, request):
             line.prefilling.append(request)
             return
@@ -122,6 +131,11 @@ def _admit_decode(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, req
     _note_refusal(build, feedback, request, refused)
     feedback.blocked_decodes.append(request)
     return False
+
+
+def _push_chunk(desk: Desk, build: PlanBuild, request: Request, window: Window) -> None:
+    checkpoint = desk.admission.checkpoint(window)
+    build.push_operation(Extend(request, request.resources.slot, window, checkpoint))
 
 
 def _push_decodes(desk: Desk, build: PlanBuild, keys: Int32s, slots: Int32s, planned: Int32s) -> None:

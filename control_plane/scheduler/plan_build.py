@@ -20,6 +20,17 @@ class Extend(Struct, frozen=True):
     request: Request
     slot: int
     window: Window
+    checkpoint: int
+
+    @property
+    def first_fed(self) -> int:
+        """Position of the first token that the forward is given."""
+        return self.window.begin - self.window.replay_tokens
+
+    @property
+    def fed_tokens(self) -> int:
+        """How many tokens the forward is given."""
+        return self.window.end - self.first_fed
 
 
 class Decodes(Struct, frozen=True):
@@ -82,9 +93,9 @@ class PlanBuild:
     def push_operation(self, operation: Operation) -> None:
         """The one gate into the batch: whatever enters debits the budget here."""
         match operation:
-            case Extend(window=window):
+            case Extend():
                 self.extends.append(operation)
-                self.budget_tokens -= window.end - window.begin
+                self.budget_tokens -= operation.fed_tokens
             case Decodes(slots=slots):
                 self.decodes.append(operation)
                 self.budget_tokens -= len(slots) * self.decode_width
@@ -115,17 +126,15 @@ class PlanBuild:
             return ForwardBatch(
                 pack(rows.keys), pack(rows.slots), 0, lengths, pack(rows.positions), b"", b"", b"", b"", width
             )
-        nothing = bytes(4 * len(extends))
         return ForwardBatch(
             keys=pack([e.request.key for e in extends]) + b"".join(pack(d.keys) for d in decodes),
             slots=pack([e.slot for e in extends]) + b"".join(pack(d.slots) for d in decodes),
             num_extends=len(extends),
-            input_lengths=pack([e.window.end - e.window.begin for e in extends])
-            + pack([width] * sum(len(d.slots) for d in decodes)),
-            prefix_lengths=pack([e.window.begin for e in extends]) + b"".join(pack(d.positions) for d in decodes),
+            input_lengths=pack([e.fed_tokens for e in extends]) + pack([width] * sum(len(d.slots) for d in decodes)),
+            prefix_lengths=pack([e.first_fed for e in extends]) + b"".join(pack(d.positions) for d in decodes),
             prefill_lengths=pack([e.request.prefill_tokens for e in extends]),
-            replay_lengths=nothing,
-            checkpoints=nothing,
-            input_ids=b"".join(pack(e.request.tokens[e.window.begin : e.window.end]) for e in extends),
+            replay_lengths=pack([e.window.replay_tokens for e in extends]),
+            checkpoints=pack([e.checkpoint for e in extends]),
+            input_ids=b"".join(pack(e.request.tokens[e.first_fed : e.window.end]) for e in extends),
             decode_width=width,
         )

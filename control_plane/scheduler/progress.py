@@ -1,8 +1,9 @@
 """What a request computed since its last admission."""
 
-from control_plane.cache.coordinator.demand import NO_PROGRESS, RequestProgress
+from control_plane.cache.coordinator.demand import BoundaryKind, CacheProgress, RequestProgress
 from control_plane.fsm.request import Request
 from control_plane.fsm.states import Decoding, Finished, PrefillDone, Prefilling, Retracted, Submitted
+from control_plane.fsm.tokens import Window
 from control_plane.scheduler.resident import ResidentTable
 
 
@@ -20,17 +21,31 @@ def computed_tokens(request: Request, resident: ResidentTable) -> int:
 
 
 def advance_request_progress(request: Request, resident: ResidentTable, *, prefix_granularity: int) -> RequestProgress:
-    """Hash the pages completed since the last admission and say which are to be published.
+    """Hash the pages completed since the last admission and say which are to be published, and what was computed.
 
-    Nothing of the request changes but its digest chain, which only ever grows with its tokens; the published count is
-    written back by the admission, and only if it succeeds (R3.2).
+    Nothing of the request changes but its digest chain, which only ever grows with its tokens; its progress is
+    written back by the admission, and only if it succeeds (R3.2). A granularity of 0 means that nothing is cached.
     """
-    if not prefix_granularity:
-        return NO_PROGRESS
     resources = request.resources
-    published, epoch = resources.progress.published_pages, resources.progress.access_epoch
-    completed = computed_tokens(request, resident) // prefix_granularity
-    if completed <= published:
-        return RequestProgress((), published, published, epoch)
-    request.chain.extend(resident.tokens(resources.slot), completed * prefix_granularity)
-    return RequestProgress(request.chain.digests, published, completed, epoch)
+    before = resources.progress
+    computed = computed_tokens(request, resident)
+    completed = computed // prefix_granularity if prefix_granularity else 0
+    if completed > before.published_pages:
+        request.chain.extend(resident.tokens(resources.slot), completed * prefix_granularity)
+    return RequestProgress(before, request.chain.digests, max(completed, before.published_pages), computed)
+
+
+def record_boundary(
+    progress: CacheProgress, window: Window, *, prefill_tokens: int, prefix_granularity: int
+) -> CacheProgress:
+    """A prefill window was admitted: its last aligned boundary will have a snapshot, worth publishing or not (R4.6)."""
+    boundary = window.end - window.end % prefix_granularity
+    if boundary <= window.begin:
+        return progress
+    kind = BoundaryKind.CHUNK
+    if boundary == progress.promotion_boundary:
+        kind = BoundaryKind.PROMOTED
+    elif boundary == prefill_tokens - prefill_tokens % prefix_granularity:
+        kind = BoundaryKind.ENDPOINT
+    materialized = (*progress.materialized, (boundary, kind))
+    return CacheProgress(progress.published_pages, progress.access_epoch, progress.promotion_boundary, materialized)

@@ -35,6 +35,20 @@ def retract_blocked_decodes(desk: Desk, build: PlanBuild, feedback: AdmissionFee
     return has_retracted
 
 
+def retract_stuck_prefill(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> bool:
+    """Last resort: nothing was built, nothing is out, and a prefill that holds pages finds no room; whether it went.
+
+    Its hit may lie scattered over parents that other groups need. It comes back without one, packed as the capacity
+    model assumes, so it cannot be stuck again.
+    """
+    if not build.is_empty or desk.rounds_in_flight or not line.prefilling or not feedback.admission_failed:
+        return False
+    victim = line.prefilling[0]
+    victim.shuns_cache = True
+    _retract(desk, build, line, victim)
+    return True
+
+
 def _retract(desk: Desk, build: PlanBuild, line: Candidates, victim: Request) -> None:
     resources = victim.resources
     tokens = desk.resident.tokens(resources.slot).copy()

@@ -160,6 +160,11 @@ class Scheduler:
         """Requests whose tokens from this round's forward must not reach their clients."""
         return self._feedback.void_keys(round_number)
 
+    @property
+    def rounds_in_flight(self) -> int:
+        """Forwards that have not reported."""
+        return self._feedback.rounds_in_flight
+
     def next_retraction_epoch(self) -> int:
         """A number that rises with every retraction."""
         self._capacity_retractions += 1

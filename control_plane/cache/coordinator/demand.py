@@ -1,46 +1,75 @@
 """What one step asks of the cache, and what it brings along."""
 
 from collections.abc import Sequence
+from enum import IntEnum
 
 from msgspec import Struct
 
 
 class GroupDemand(Struct, frozen=True):
-    """What one step asks of one cache group: blocks for all tokens before `end`, and `reserve_tokens` beyond."""
+    """What one step asks of one cache group: table rows for all tokens before `end`, and `reserve_tokens` beyond.
+
+    Rows before `first` that are not held stay holes: that is how a sparse suffix is asked for.
+    """
 
     end: int
     reserve_tokens: int = 0
+    first: int = 0
 
-    def blocks(self, block_granularity: int) -> int:
-        """Table rows that the demand covers, those already held included."""
+    def rows(self, block_granularity: int) -> int:
+        """Where the rows end that the demand covers."""
         return -(-(self.end + self.reserve_tokens) // block_granularity)
 
 
+class BoundaryKind(IntEnum):
+    """How much a cached boundary of a group that is not prefix-closed is worth (R4.6)."""
+
+    CHUNK = 0
+    ENDPOINT = 1
+    PROMOTED = 2
+
+
 class CacheProgress(Struct, frozen=True):
-    """How far a request's pages went into the cache, and the epoch of the admission that gave it its first ones."""
+    """How far a request's pages went into the cache, and what is still to be said about them.
+
+    `access_epoch` is that of the admission that gave it its first pages. `promotion_boundary` is where the closed
+    groups' match ended if the others stopped short of it (0: they did not). `materialized` are the aligned boundaries
+    whose snapshots admitted prefill windows compute, with their kinds, until they are published.
+    """
 
     published_pages: int = 0
     access_epoch: int = 0
+    promotion_boundary: int = 0
+    materialized: tuple[tuple[int, BoundaryKind], ...] = ()
 
 
 class RequestProgress(Struct, frozen=True):
-    """What a request computed since its last admission: the prefix pages to publish now.
+    """What a request computed since its last admission: the prefix pages to publish now, and what slid out.
 
     `digests` names every completed page of the request; those from `published_pages` to `completed_pages` are new.
     """
 
+    before: CacheProgress
     digests: Sequence[bytes]
-    published_pages: int
     completed_pages: int
-    access_epoch: int
+    computed_tokens: int
+
+    @property
+    def published_pages(self) -> int:
+        """Pages that are in the cache already."""
+        return self.before.published_pages
 
     @property
     def has_new_pages(self) -> bool:
         """Whether there is anything to publish."""
-        return self.completed_pages > self.published_pages
+        return self.completed_pages > self.before.published_pages
 
-
-NO_PROGRESS = RequestProgress((), 0, 0, 0)
+    def boundary_kind(self, boundary: int) -> BoundaryKind | None:
+        """What a boundary of the newly completed range was recorded as; None: no snapshot of it exists."""
+        for recorded, kind in self.before.materialized:
+            if recorded == boundary:
+                return kind
+        return None
 
 
 class Granted(Struct, frozen=True):

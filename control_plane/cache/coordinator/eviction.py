@@ -2,11 +2,30 @@
 
 import heapq
 from collections.abc import Sequence
+from enum import IntEnum
+
+from msgspec import Struct
 
 from control_plane.cache.core.block_pool import BlockPool
 from control_plane.cache.prefix.index import PrefixIndex
 
 Victim = tuple[int, int]  # group, block
+
+
+class Category(IntEnum):
+    """Within one epoch: boundaries that nobody ever hit, those that were or are worth more, then closed prefixes."""
+
+    PROBATIONARY = 0
+    ESTABLISHED = 1
+    CLOSED_PREFIX = 2
+
+
+class Candidate(Struct, frozen=True):
+    """A block that came up, with the place it came from."""
+
+    epoch: int
+    category: Category
+    victim: Victim
 
 
 class EvictionOrder:
@@ -17,22 +36,22 @@ class EvictionOrder:
     """
 
     def __init__(self, *, groups: int) -> None:
-        self._runs: list[tuple[int, int, list[Victim]]] = []  # heap of (access epoch, serial, blocks)
+        self._runs: list[tuple[int, Category, int, list[Victim]]] = []  # heap; the int after the category is a serial
         self._serial_of: list[dict[int, int]] = [{} for _ in range(groups)]
         self._next_serial = 1
         self.count = 0
 
-    def enter(self, access_epoch: int, blocks: list[Victim]) -> None:
+    def enter(self, epoch: int, category: Category, blocks: list[Victim]) -> None:
         """Blocks became evictable; the last of them goes first."""
-        if not blocks:
-            return
         serial = self._next_serial
         self._next_serial += 1
         for group, block in blocks:
             assert block not in self._serial_of[group], f"block {block} of group {group} became evictable twice"
             self._serial_of[group][block] = serial
-        heapq.heappush(self._runs, (access_epoch, serial, blocks))
+        heapq.heappush(self._runs, (epoch, category, serial, blocks))
         self.count += len(blocks)
+        if len(self._runs) > 2 * self.count + 64:
+            self._drop_stale_runs()
 
     def leave(self, group: int, block: int) -> bool:
         """A block is held again; False if it was not evictable."""
@@ -44,17 +63,27 @@ class EvictionOrder:
     def __contains__(self, victim: Victim) -> bool:
         return victim[1] in self._serial_of[victim[0]]
 
-    def pop(self) -> tuple[int, Victim] | None:
-        """The next block to go, with its access epoch; None: nothing is evictable."""
+    def pop(self) -> Candidate | None:
+        """The next block to go; None: nothing is evictable."""
         while self._runs:
-            epoch, serial, blocks = self._runs[0]
+            epoch, category, serial, blocks = self._runs[0]
             while blocks:
                 group, block = blocks.pop()
                 if self._serial_of[group].get(block) == serial:
                     self.leave(group, block)
-                    return epoch, (group, block)
+                    return Candidate(epoch, category, (group, block))
             heapq.heappop(self._runs)
         return None
+
+    def _drop_stale_runs(self) -> None:
+        """Refused admissions let blocks enter and leave again; what they leave behind must not pile up."""
+        fresh = []
+        for epoch, category, serial, blocks in self._runs:
+            left = [victim for victim in blocks if self._serial_of[victim[0]].get(victim[1]) == serial]
+            if left:
+                fresh.append((epoch, category, serial, left))
+        heapq.heapify(fresh)
+        self._runs = fresh
 
 
 def make_room(
@@ -65,28 +94,28 @@ def make_room(
     A minimal set: a block whose space turns out unneeded stays cached. Blocks in `protected` stay whatever happens.
     None: there is no room even so, and nothing was changed.
     """
-    marked: list[tuple[int, Victim]] = []
-    passed_over: list[tuple[int, Victim]] = []
+    marked: list[Candidate] = []
+    passed_over: list[Candidate] = []
     fits = pool.missing_parents(wanted) == 0
     while not fits and (candidate := order.pop()) is not None:
-        if candidate[1] in protected:
+        if candidate.victim in protected:
             passed_over.append(candidate)
             continue
-        pool.give_back(*candidate[1])
+        pool.give_back(*candidate.victim)
         marked.append(candidate)
         fits = pool.missing_parents(wanted) == 0
     needed: list[Victim] = []
-    kept: list[tuple[int, Victim]] = []
+    kept: list[Candidate] = []
     for candidate in reversed(marked):
-        pool.reoccupy(*candidate[1])
+        pool.reoccupy(*candidate.victim)
         if fits and pool.missing_parents(wanted):
-            pool.give_back(*candidate[1])
-            needed.append(candidate[1])
+            pool.give_back(*candidate.victim)
+            needed.append(candidate.victim)
         else:
             kept.append(candidate)
     # Reversed: what was to go first enters last, and the last of a run goes first.
-    for epoch, victim in [*kept, *reversed(passed_over)]:
-        order.enter(epoch, [victim])
+    for candidate in [*kept, *reversed(passed_over)]:
+        order.enter(candidate.epoch, candidate.category, [candidate.victim])
     if not fits:
         return None
     evicted = [0] * len(wanted)

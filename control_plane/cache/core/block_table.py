@@ -20,6 +20,7 @@ class BlockTables:
         # np.zeros commits memory only where it is written, so a long context costs nothing until it is used.
         self._tables = [np.zeros((slots, -(-longest_tokens // g)), dtype=INT32) for g in granularities]
         self._held = np.zeros((len(granularities), slots), dtype=INT32)
+        self._live_from = np.zeros((len(granularities), slots), dtype=INT32)
         self._edits: list[TableEdit] = []
 
     @property
@@ -32,21 +33,37 @@ class BlockTables:
         return int(self._held[group, slot])
 
     def blocks(self, slot: int, group: int) -> Int32s:
-        """A view of the blocks of a slot, holes included."""
+        """A view of the rows of a slot, holes included."""
         return self._tables[group][slot, : self._held[group, slot]]
+
+    def live_from(self, slot: int, group: int) -> int:
+        """Leading rows that were given up; all before it are holes."""
+        return int(self._live_from[group, slot])
+
+    def live_blocks(self, slot: int, group: int) -> list[tuple[int, int]]:
+        """(row, block) of every row with a block."""
+        first = int(self._live_from[group, slot])
+        row = self._tables[group][slot, first : self._held[group, slot]]
+        return [(first + position, block) for position, block in enumerate(row.tolist()) if block]
 
     def covered_tokens(self, slot: int) -> int:
         """Tokens that have a block in every group."""
         return min(int(self._held[group, slot]) * g for group, g in enumerate(self.granularities))
 
-    def append(self, slot: int, group: int, blocks: Sequence[int]) -> None:
-        """Grow a slot's table."""
+    def set_rows(self, slot: int, group: int, first: int, blocks: Sequence[int]) -> None:
+        """Grow a slot's table by `blocks` from row `first` on; rows between what is held and `first` are holes."""
         if not blocks:
             return
-        first = int(self._held[group, slot])
+        assert first >= self._held[group, slot], f"slot {slot} of group {group} holds row {first} already"
         self._tables[group][slot, first : first + len(blocks)] = blocks
         self._held[group, slot] = first + len(blocks)
         self._edits.append(TableEdit(slot, group, first, pack(blocks)))
+
+    def make_holes(self, slot: int, group: int, first: int, count: int) -> None:
+        """Rows `[first, first + count)` have nothing behind them any more."""
+        self._tables[group][slot, first : first + count] = 0
+        self._live_from[group, slot] = first + count
+        self._edits.append(TableEdit(slot, group, first, bytes(4 * count)))
 
     def replace(self, slot: int, group: int, index: int, block: int) -> None:
         """Point one row elsewhere."""
@@ -61,6 +78,7 @@ class BlockTables:
             if held:
                 table[slot, :held] = 0
                 self._held[group, slot] = 0
+                self._live_from[group, slot] = 0
                 self._edits.append(TableEdit(slot, group, 0, b""))
 
     def drain_edits(self) -> tuple[TableEdit, ...]:

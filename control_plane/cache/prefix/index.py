@@ -1,16 +1,6 @@
-"""Which block holds which piece of which prefix: the index, and the matcher that walks it."""
+"""Which block holds which piece of which prefix."""
 
 from collections.abc import Sequence
-
-from msgspec import Struct
-
-
-class PrefixHit(Struct, frozen=True):
-    """A prefix found in the cache: its length, its blocks in each group, and the digest that was missing after it."""
-
-    tokens: int
-    blocks: tuple[list[int], ...]
-    missing: bytes | None
 
 
 class PrefixIndex:
@@ -20,11 +10,9 @@ class PrefixIndex:
     """
 
     def __init__(self, *, granularities: Sequence[int], prefix_granularity: int) -> None:
-        self._prefix_granularity = prefix_granularity
         self.blocks_per_page = tuple(prefix_granularity // g for g in granularities)
         self._blocks: list[list[dict[bytes, int]]] = [[{} for _ in range(n)] for n in self.blocks_per_page]
         self._names: list[dict[int, tuple[bytes, int]]] = [{} for _ in granularities]
-        self._every_piece = [by_digest for ordinals in self._blocks for by_digest in ordinals]
         self._awaited: dict[bytes, None] = {}
         self._arrived: list[bytes] = []
 
@@ -53,24 +41,22 @@ class PrefixIndex:
         digest, ordinal = self._names[group].pop(block)
         del self._blocks[group][ordinal][digest]
 
-    def match(self, digests: Sequence[bytes], limit_tokens: int) -> PrefixHit:
-        """The longest cached prefix of at most `limit_tokens` that every group holds: left to right, to the first miss.
-
-        This is the rule of prefix-closed groups (R4.3). Pages beyond the limit are never looked at (R4.2).
-        """
-        limit_pages = min(limit_tokens // self._prefix_granularity, len(digests))
-        page_count = self._matching_pages(digests, limit_pages)
-        hit = digests[:page_count]
-        blocks = tuple([by_digest[digest] for digest in hit for by_digest in ordinals] for ordinals in self._blocks)
-        missing = digests[page_count] if page_count < limit_pages else None
-        return PrefixHit(page_count * self._prefix_granularity, blocks, missing)
-
-    def _matching_pages(self, digests: Sequence[bytes], limit_pages: int) -> int:
+    def leading_pages(self, groups: Sequence[int], digests: Sequence[bytes], limit_pages: int) -> int:
+        """Pages that all of `groups` hold entirely: left to right, to the first miss."""
+        pieces = [by_digest for group in groups for by_digest in self._blocks[group]]
         for page in range(limit_pages):
-            for by_digest in self._every_piece:
+            for by_digest in pieces:
                 if digests[page] not in by_digest:
                     return page
         return limit_pages
+
+    def blocks_between(self, group: int, digests: Sequence[bytes], first: int, end: int) -> list[int]:
+        """The blocks of table rows `[first, end)`, all of which are listed."""
+        ordinals, per_page = self._blocks[group], self.blocks_per_page[group]
+        if per_page == 1:
+            by_digest = ordinals[0]
+            return [by_digest[digest] for digest in digests[first:end]]
+        return [ordinals[row % per_page][digests[row // per_page]] for row in range(first, end)]
 
     def await_digest(self, digest: bytes) -> None:
         """Report this digest by `drain_arrived` when it is listed."""

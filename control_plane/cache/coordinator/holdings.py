@@ -1,0 +1,145 @@
+"""Who holds which block: references, and what becomes of a block that nobody holds any more."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from control_plane.cache.coordinator.demand import BoundaryKind
+from control_plane.cache.coordinator.eviction import Category, EvictionOrder, Victim
+from control_plane.cache.core.block_pool import BlockPool
+from control_plane.cache.core.block_table import BlockTables
+from control_plane.cache.prefix.index import PrefixIndex
+from control_plane.config import CacheGroupConfig
+
+
+class Holdings:
+    """Reference counts of every block, and of cached ones their last access and what they are worth.
+
+    A block without references is free, or cached and in the order of eviction.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        index: PrefixIndex,
+        order: EvictionOrder,
+        groups: Sequence[CacheGroupConfig],
+        *,
+        parents: int,
+    ) -> None:
+        self._pool = pool
+        self._index = index
+        self._order = order
+        self._groups = tuple(groups)
+        sizes = [(parents + 1) * group.packing for group in groups]
+        self._references = [np.zeros(size, dtype=np.int32) for size in sizes]
+        self._epochs = [np.zeros(size, dtype=np.int64) for size in sizes]
+        self._is_established = [np.zeros(size, dtype=np.bool_) for size in sizes]
+
+    def is_held(self, group: int, block: int) -> bool:
+        """Whether anybody holds a block."""
+        return bool(self._references[group][block])
+
+    def take(self, group: int, count: int) -> list[int]:
+        """New blocks from the pool, held once. The caller has made sure that they fit."""
+        blocks = self._pool.take(group, count)
+        self._references[group][blocks] = 1
+        return blocks
+
+    def acquire(self, group: int, blocks: Sequence[int], epoch: int) -> None:
+        """Hold cached blocks that a prefix hit named; they are of this epoch now, and proved their worth."""
+        if not blocks:
+            return
+        self._references[group][blocks] += 1
+        self._epochs[group][blocks] = epoch
+        self._is_established[group][blocks] = True
+        for block in blocks:
+            self._order.leave(group, block)
+
+    def share(self, group: int, block: int) -> None:
+        """Hold one more time a cached block, whoever holds it already."""
+        self._references[group][block] += 1
+        self._order.leave(group, block)
+
+    def hold_again(self, group: int, block: int) -> None:
+        """Undo the release of one block that nobody took since."""
+        self._references[group][block] += 1
+        if self._references[group][block] == 1 and not self._order.leave(group, block):
+            self._pool.reoccupy(group, block)
+
+    def listed(self, group: int, block: int, *, epoch: int, kind: BoundaryKind) -> None:
+        """A held block is cached under a name of its own, or is named again by somebody of this epoch."""
+        # Never older than what follows it, or a page could be evicted before its successors.
+        self._epochs[group][block] = max(int(self._epochs[group][block]), epoch)
+        self._is_established[group][block] |= kind > BoundaryKind.CHUNK
+
+    def newly_listed(self, group: int, block: int) -> None:
+        """A block gets its first name: whatever it was before does not count."""
+        self._epochs[group][block] = 0
+        self._is_established[group][block] = False
+
+    def release(self, blocks: Sequence[Victim]) -> int:
+        """Let go of blocks, in the order of a table. Cached ones become evictable, the last of them first.
+
+        Returns how many nobody holds now.
+        """
+        unheld = 0
+        runs: dict[tuple[int, Category], list[Victim]] = {}
+        for group, block in blocks:
+            references = self._references[group]
+            references[block] -= 1
+            assert references[block] >= 0, f"block {block} of group {group} was let go of once too often"
+            if references[block]:
+                continue
+            unheld += 1
+            if self._index.is_cached(group, block):
+                # Where requests shared pages, those of a table are of several epochs, the later ones in front.
+                rank = (int(self._epochs[group][block]), self._category(group, block))
+                runs.setdefault(rank, []).append((group, block))
+            else:
+                self._pool.give_back(group, block)
+        for (epoch, category), run in runs.items():
+            self._order.enter(epoch, category, run)
+        return unheld
+
+    def held_parents(self) -> int:
+        """LCM blocks with a held child."""
+        parents: set[int] = set()
+        for group, references in zip(self._groups, self._references, strict=True):
+            parents.update((np.flatnonzero(references) // group.packing).tolist())
+        return len(parents)
+
+    def audit(self, tables: BlockTables) -> list[str]:
+        """Every way in which tables, references, index, order and pool disagree."""
+        problems = []
+        for index, (group, references) in enumerate(zip(self._groups, self._references, strict=True)):
+            held = np.zeros_like(references)
+            for slot in range(tables.slot_count):
+                blocks = tables.blocks(slot, index)
+                np.add.at(held, blocks[blocks > 0], 1)
+            for block in np.flatnonzero(held != references).tolist():
+                problems.append(
+                    f"group {index} block {block}: {held[block]} tables name it, {references[block]} references count"
+                )
+            cached = self._index.cached_blocks(index)
+            for block in cached:
+                if (references[block] == 0) != ((index, block) in self._order):
+                    problems.append(f"group {index} block {block}: cached, {references[block]} references, wrong order")
+            occupied = self._pool.occupied_count(index)
+            in_use = len(set(np.flatnonzero(references).tolist()) | set(cached))
+            if in_use != occupied:
+                problems.append(f"group {index}: {in_use} blocks in use, {occupied} handed out")
+            if references[: group.packing].any():
+                problems.append(f"group {index}: the null block is referenced")
+            loose = self._pool.bound_count(index) * group.packing - occupied
+            if len(self._pool.free_blocks(index)) != loose:
+                problems.append(f"group {index}: {len(self._pool.free_blocks(index))} loose blocks, {loose} expected")
+        bound = sum(self._pool.bound_count(index) for index in range(len(self._groups)))
+        if bound + self._pool.empty_count != self._pool.parents:
+            problems.append(f"{bound} bound + {self._pool.empty_count} empty LCM blocks of {self._pool.parents}")
+        return problems
+
+    def _category(self, group: int, block: int) -> Category:
+        if self._groups[group].is_prefix_closed:
+            return Category.CLOSED_PREFIX
+        return Category.ESTABLISHED if self._is_established[group][block] else Category.PROBATIONARY

@@ -1,0 +1,146 @@
+"""The part of an admission that gives: a request's completed pages go into the cache, what slid out goes back."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from control_plane.cache.coordinator.demand import BoundaryKind, CacheProgress, RequestProgress
+from control_plane.cache.coordinator.holdings import Holdings
+from control_plane.cache.core.block_table import BlockTables
+from control_plane.cache.prefix.index import PrefixIndex
+from control_plane.config import CacheGroupConfig, GroupKind
+
+
+class Step:
+    """One request's publication and reclaim: done first, so that their room counts, and undone if nothing comes of it.
+
+    Tables are written by `conclude` only, since every change of them is told to the data plane.
+    """
+
+    def __init__(
+        self,
+        tables: BlockTables,
+        index: PrefixIndex,
+        holdings: Holdings,
+        groups: Sequence[CacheGroupConfig],
+        *,
+        slot: int,
+        progress: RequestProgress,
+    ) -> None:
+        self._tables = tables
+        self._index = index
+        self._holdings = holdings
+        self._groups = groups
+        self._slot = slot
+        self._progress = progress
+        self._undo: list[Callable[[], object]] = []
+        self._later: list[Callable[[], int]] = []
+
+    def publish(self) -> None:
+        """List the blocks of the newly completed pages (R4.7); what is listed already replaces one's own (R4.10).
+
+        If somebody holds the listed block, one's own is given back now: its room counts. If nobody does, it may be
+        evicted for this very admission, so that is looked at again at the end.
+        """
+        for group, page, ordinal, row, kind in self._pieces():
+            digest = self._progress.digests[page]
+            own = int(self._tables.blocks(self._slot, group)[row])
+            canonical = self._index.find(group, ordinal, digest)
+            if canonical is None:
+                self._list(group, ordinal, digest, own, kind)
+                self._undo.append(partial(self._index.remove, group, own))
+            elif canonical == own:
+                self._holdings.listed(group, own, epoch=self._epoch, kind=kind)
+            elif row < self._expired(group):
+                self._holdings.listed(group, canonical, epoch=self._epoch, kind=kind)  # one's own slides out unnamed
+            elif self._holdings.is_held(group, canonical):
+                self._holdings.release([(group, own)])
+                self._undo.append(partial(self._holdings.hold_again, group, own))
+                self._later.append(partial(self._point_at, group, row, canonical, kind))
+            else:
+                self._later.append(partial(self._replace_or_list, group, ordinal, digest, row, kind))
+
+    def slide_out(self) -> None:
+        """Let go of the rows that no query of this request reads any more (R4.8)."""
+        for group, spec in enumerate(self._groups):
+            expired = min(self._expired(group), self._tables.held(self._slot, group))
+            first = self._tables.live_from(self._slot, group)
+            if spec.is_prefix_closed or expired <= first:
+                continue
+            for block in self._tables.blocks(self._slot, group)[first:expired].tolist():
+                if block:
+                    self._holdings.release([(group, block)])
+                    self._undo.append(partial(self._holdings.hold_again, group, block))
+            self._later.append(partial(self._make_holes, group, first, expired - first))
+
+    def undo(self) -> None:
+        """Nothing comes of it: leave everything as it was."""
+        for action in reversed(self._undo):
+            action()
+
+    def conclude(self) -> int:
+        """Write the tables. Returns how often room appeared."""
+        return sum(action() for action in self._later)
+
+    def progress_after(self) -> CacheProgress:
+        """The request's progress once this step counts: records of what is covered by it are dropped."""
+        before, completed = self._progress.before, self._progress.completed_pages
+        published = max(before.published_pages, completed)
+        left = tuple(each for each in before.materialized if each[0] > published * self._page_tokens)
+        return CacheProgress(published, before.access_epoch, before.promotion_boundary, left)
+
+    @property
+    def _epoch(self) -> int:
+        return self._progress.before.access_epoch
+
+    @property
+    def _page_tokens(self) -> int:
+        return self._groups[0].block_granularity * self._index.blocks_per_page[0]
+
+    def _expired(self, group: int) -> int:
+        return self._groups[group].expired_rows(self._progress.computed_tokens)
+
+    def _pieces(self) -> Iterator[tuple[int, int, int, int, BoundaryKind]]:
+        """What is to be listed: (group, page, ordinal in the page, table row, kind), page by page.
+
+        Closed and sliding groups list every block that they keep; a state group lists snapshots that were made at
+        the page's end, and only those worth keeping (R4.6).
+        """
+        for page in range(self._progress.published_pages, self._progress.completed_pages):
+            recorded = self._progress.boundary_kind((page + 1) * self._page_tokens)
+            for group, spec in enumerate(self._groups):
+                per_page = self._index.blocks_per_page[group]
+                if spec.replayable:
+                    continue
+                if spec.kind is GroupKind.STATE:
+                    if recorded is not None and recorded > BoundaryKind.CHUNK:
+                        yield group, page, per_page - 1, (page + 1) * per_page - 1, recorded
+                    continue
+                first = 0 if spec.is_prefix_closed else self._expired(group)
+                for ordinal in range(per_page):
+                    row = page * per_page + ordinal
+                    if row >= first:
+                        yield group, page, ordinal, row, recorded or BoundaryKind.CHUNK
+
+    def _list(self, group: int, ordinal: int, digest: bytes, own: int, kind: BoundaryKind) -> None:
+        self._index.insert(group, ordinal, digest, own)
+        self._holdings.newly_listed(group, own)
+        self._holdings.listed(group, own, epoch=self._epoch, kind=kind)
+
+    def _point_at(self, group: int, row: int, canonical: int, kind: BoundaryKind) -> int:
+        self._holdings.share(group, canonical)
+        self._holdings.listed(group, canonical, epoch=self._epoch, kind=kind)
+        self._tables.replace(self._slot, group, row, canonical)
+        return 1
+
+    def _replace_or_list(self, group: int, ordinal: int, digest: bytes, row: int, kind: BoundaryKind) -> int:
+        own = int(self._tables.blocks(self._slot, group)[row])
+        canonical = self._index.find(group, ordinal, digest)
+        if canonical is None:
+            self._list(group, ordinal, digest, own, kind)
+            return 0
+        self._holdings.release([(group, own)])
+        return self._point_at(group, row, canonical, kind)
+
+    def _make_holes(self, group: int, first: int, count: int) -> int:
+        self._tables.make_holes(self._slot, group, first, count)
+        return 1
