@@ -40,6 +40,7 @@ class WaitingLine:
         self._first_untried = 0
         self._freed_seen = -1
         self._admissions = 0
+        self._is_passing = False
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -85,6 +86,10 @@ class WaitingLine:
             self._awaiting.setdefault(digest, {})[request.key] = None
             self._coordinator.index.await_digest(digest)
 
+    def pass_over(self, request: Request) -> None:
+        """What is left of the budget is too little for this prompt, though perhaps not for one behind it."""
+        self._is_passing = True
+
     def overtakes(self, request: Request) -> int:
         """Admissions since this prompt was first refused."""
         refusal = self._refusals.get(request.key)
@@ -103,18 +108,20 @@ class WaitingLine:
         if start > 0 and self.seals(self._requests[0]):
             return
         index = start
+        self._is_passing = False
         while index < len(self._requests):
             request = self._requests[index]
             if not self._is_hopeless(request):
                 yield request
                 if index < len(self._requests) and self._requests[index] is not request:
                     continue  # it was admitted and left the line
-                if request.key not in self._refusals:
-                    return  # neither admitted nor refused: the round has no room for more
+                if index == len(self._requests):
+                    return  # so was the last
             if self.seals(request):
                 return
             index += 1
-            self._first_untried = max(self._first_untried, index)
+            if not self._is_passing:
+                self._first_untried = max(self._first_untried, index)
 
     def _start(self) -> int:
         """Where the scan begins: behind those for whom nothing changed."""

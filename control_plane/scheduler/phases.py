@@ -98,7 +98,8 @@ def schedule_new_prompts(desk: Desk, build: PlanBuild, feedback: AdmissionFeedba
             request, budget_tokens=build.budget_tokens, round_number=build.round_number, output=build.output
         )
         if outcome is None:
-            return
+            line.waiting.pass_over(request)
+            continue
         if isinstance(outcome, Refusal):
             _note_refusal(build, feedback, request, outcome.lacked)
             line.waiting.refuse(request, outcome.lacked, outcome.awaited)

@@ -7,7 +7,7 @@ import numpy as np
 import tokenspeed_scheduler as ts
 from msgspec import Struct
 
-from control_plane import Scheduler, SchedulerConfig
+from control_plane import CacheGroupConfig, GroupKind, Scheduler, SchedulerConfig
 from control_plane.messages import Abort, Event, ExecutionPlan, ExtendResult, Finish, RequestSpec
 from control_plane.messages.columns import count, pack, view
 
@@ -79,8 +79,26 @@ class Ours:
         for edit in plan.tables:
             row = (edit.slot, edit.group)
             end = edit.first + count(edit.blocks)
-            self.has_replaced |= bool(edit.blocks) and edit.first < self._rows.get(row, 0)
+            self.has_replaced |= any(edit.blocks) and edit.first < self._rows.get(row, 0)
             self._rows[row] = max(self._rows.get(row, 0), end) if edit.blocks else edit.first
+
+
+def _group(group: CacheGroupConfig, pages: int) -> Any:
+    fields: dict[str, Any] = {}
+    if group.kind is GroupKind.SLIDING:
+        fields["sliding_window_tokens"] = group.window
+        fields["replayable"] = group.replayable
+    return ts.CacheGroupConfig(
+        group_id=group.id,
+        block_granularity=group.block_granularity,
+        total_pages=pages,
+        cache_blocks_per_lcm_block=group.packing,
+        retention=ts.CacheRetention.SlidingWindow
+        if group.kind is GroupKind.SLIDING
+        else ts.CacheRetention.FullHistory,
+        family=ts.CacheGroupFamily.State if group.kind is GroupKind.STATE else ts.CacheGroupFamily.History,
+        **fields,
+    )
 
 
 class Reference:
@@ -99,17 +117,7 @@ class Reference:
         c.decode_input_tokens = config.decode_width
         c.overlap_schedule_depth = config.overlap_depth
         c.disable_prefix_cache = not config.prefix_cache
-        c.cache_groups = [
-            ts.CacheGroupConfig(
-                group_id=group.id,
-                block_granularity=group.block_granularity,
-                total_pages=config.device_blocks + 1,
-                cache_blocks_per_lcm_block=group.packing,
-                retention=ts.CacheRetention.FullHistory,
-                family=ts.CacheGroupFamily.History,
-            )
-            for group in config.groups
-        ]
+        c.cache_groups = [_group(group, config.device_blocks + 1) for group in config.groups]
         self.scheduler = ts.Scheduler(c)
         self._groups = [group.id for group in config.groups]
         self._out: list[Any] = []

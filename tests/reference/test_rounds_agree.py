@@ -4,11 +4,19 @@ import random
 
 import pytest
 
-from control_plane import CacheGroupConfig, SchedulerConfig
+from control_plane import CacheGroupConfig, GroupKind, SchedulerConfig
 from tests.reference.peer import Ours, Reference, RoundView
 
 ROUNDS_A_SEED = 60
 SEEDS = 100
+
+
+MIXES = ("f", "ff")
+
+
+def _least_budget(groups: tuple[CacheGroupConfig, ...], granularity: int) -> int:
+    window = max(group.window for group in groups)
+    return granularity + 2 * window
 
 
 def _config(draw: random.Random) -> SchedulerConfig:
@@ -16,14 +24,13 @@ def _config(draw: random.Random) -> SchedulerConfig:
     granularity = draw.choice([4, 8, 16])
     batch = draw.randint(1, 5)
     groups = tuple(
-        CacheGroupConfig(f"g{index}", block_granularity=granularity // draw.choice([1, 1, 2, 4]), packing=1)
-        for index in range(draw.choice([1, 1, 2]))
+        _group(draw, f"g{index}", kind, granularity) for index, kind in enumerate(draw.choice(MIXES))
     )
     longest = 100
     blocks = batch * sum(-(-longest // group.block_granularity) + 1 for group in groups)
     return SchedulerConfig(
         prefix_granularity=granularity,
-        max_scheduled_tokens=draw.randint(batch + 2, 64),
+        max_scheduled_tokens=draw.randint(batch + 2, 64) + max(_least_budget(groups, granularity) - 2, 0),
         max_batch_size=batch,
         device_blocks=blocks + draw.randint(0, 6),
         groups=groups,
@@ -32,6 +39,18 @@ def _config(draw: random.Random) -> SchedulerConfig:
         mixed=draw.choice([True, False]),
         prefix_cache=draw.random() < 0.85,
         max_overtakes=None,
+        sliding_prepay=False,
+    )
+
+
+def _group(draw: random.Random, name: str, kind: str, granularity: int) -> CacheGroupConfig:
+    window = draw.choice([1, 3, 4, 7, 8, 9, 16, 30]) if kind in "sr" else 0
+    return CacheGroupConfig(
+        name,
+        kind={"f": GroupKind.FULL, "s": GroupKind.SLIDING, "r": GroupKind.SLIDING, "m": GroupKind.STATE}[kind],
+        block_granularity=granularity // draw.choice([1, 1, 2, 4]),
+        window=window,
+        replayable=kind == "r",
     )
 
 

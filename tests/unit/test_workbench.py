@@ -13,6 +13,7 @@ from tools.bench.page import write_section
 from tools.bench.reference import ReferenceScheduler
 from tools.bench.report import describe_rounds
 from tools.bench.rounds import Lane, alternate, clock_for, compare, quickened, reach_decoding
+from tools.bench.serving import Arrival, steady_tokens_per_second
 from tools.bench.workloads import Case, decode_cases, waiting_cases
 
 SMALL = Case(
@@ -87,3 +88,12 @@ def test_figures_replace_the_ones_before(tmp_path: Path) -> None:
     assert page.read_text() == "# Page\n\n<!-- rounds: begin -->\n\nnew figures\n\n<!-- rounds: end -->\n\nMore.\n"
     with pytest.raises(ValueError, match="lacks the markers"):
         write_section("serving", "figures", page)
+
+
+def test_decoding_is_paced_while_every_stream_runs() -> None:
+    """Two streams, one starting later and one ending sooner: only the seconds that they share count."""
+    early = [Arrival(at=second, tokens=int(second)) for second in (1.0, 2.0, 3.0, 4.0)]
+    late = [Arrival(at=2.0, tokens=1), Arrival(at=4.0, tokens=5), Arrival(at=6.0, tokens=9)]
+    assert steady_tokens_per_second([early, late]) == ((4 - 2) + (5 - 1)) / (4.0 - 2.0)
+    with pytest.raises(RuntimeError, match="side by side"):
+        steady_tokens_per_second([early, [Arrival(at=9.0, tokens=1), Arrival(at=10.0, tokens=2)]])

@@ -102,8 +102,9 @@ class Step:
     def _pieces(self) -> Iterator[tuple[int, int, int, int, BoundaryKind]]:
         """What is to be listed: (group, page, ordinal in the page, table row, kind), page by page.
 
-        Closed and sliding groups list every block that they keep; a state group lists snapshots that were made at
-        the page's end, and only those worth keeping (R4.6).
+        A closed group lists every block; a sliding one what a hit at the last of the boundaries would read, though
+        part of it may be sliding out; a state group lists snapshots that were made at the page's end, and only those
+        worth keeping (R4.6).
         """
         for page in range(self._progress.published_pages, self._progress.completed_pages):
             recorded = self._progress.boundary_kind((page + 1) * self._page_tokens)
@@ -115,7 +116,8 @@ class Step:
                     if recorded is not None and recorded > BoundaryKind.CHUNK:
                         yield group, page, per_page - 1, (page + 1) * per_page - 1, recorded
                     continue
-                first = 0 if spec.is_prefix_closed else self._expired(group)
+                last = self._progress.completed_pages * per_page
+                first = 0 if spec.is_prefix_closed else last - spec.lookback_blocks
                 for ordinal in range(per_page):
                     row = page * per_page + ordinal
                     if row >= first:

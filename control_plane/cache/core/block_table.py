@@ -53,6 +53,8 @@ class BlockTables:
     def set_rows(self, slot: int, group: int, first: int, blocks: Sequence[int]) -> None:
         """Grow a slot's table by `blocks` from row `first` on; rows between what is held and `first` are holes."""
         if not blocks:
+            # A hit may need no block of a group and still begin behind its prefix.
+            self._held[group, slot] = max(int(self._held[group, slot]), first)
             return
         assert first >= self._held[group, slot], f"slot {slot} of group {group} holds row {first} already"
         self._tables[group][slot, first : first + len(blocks)] = blocks

@@ -49,7 +49,9 @@ class PrefixMatcher:
             awaited.append(digests[closed_pages - 1])
         hits = tuple(self._group_hit(g, digests, pages) for g in range(len(self._groups)))
         granularity = self._prefix_granularity
-        return PrefixHit(pages * granularity, closed_pages * granularity, hits, tuple(awaited))
+        # Without a closed group nothing says that more of the prefix is worth a snapshot.
+        closed_tokens = closed_pages * granularity if self._closed else 0
+        return PrefixHit(pages * granularity, closed_tokens, hits, tuple(awaited))
 
     def nothing(self) -> PrefixHit:
         """The hit of a prompt that shares nothing."""

@@ -1,0 +1,44 @@
+"""A whole sequence through a grouped decoder at once, without blocks, chunks or batches: what it should write."""
+
+import torch
+
+from data_plane.attention.kernels import LayerRule
+from data_plane.model.grouped import GroupedDecoder
+from data_plane.recurrence.paged import Step
+
+
+class DenseCalls:
+    """One sequence from its beginning: attention over all of it, states from nothing, one token after the other."""
+
+    def __init__(self, decoder: GroupedDecoder) -> None:
+        self._states = decoder.facts.states
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: LayerRule
+    ) -> torch.Tensor:
+        tokens, heads = query.shape[:2]
+        key, value = (each.repeat_interleave(heads // each.shape[1], dim=1) for each in (key, value))
+        scores = torch.einsum("qhd,khd->hqk", query, key) * rule.scale
+        back = torch.arange(tokens)[:, None] - torch.arange(tokens)[None, :]
+        seen = (back >= 0) & ((back < rule.window) if rule.window else (back >= 0))
+        weights = scores.masked_fill(~seen, float("-inf")).softmax(dim=-1)
+        return torch.einsum("hqk,khd->qhd", weights, value)
+
+    def recur(self, layer: int, inputs: torch.Tensor, step: Step) -> torch.Tensor:
+        states = tuple(torch.zeros(1, *part.shape, dtype=part.dtype) for part in self._states[layer])
+        outputs = []
+        for token in inputs:
+            output, states = step(token[None, None], states)
+            outputs.append(output[0])
+        return torch.cat(outputs)
+
+
+@torch.inference_mode()
+def written(decoder: GroupedDecoder, prompt: list[int], new_tokens: int) -> list[int]:
+    """What `decoder` writes greedily after `prompt`, the whole sequence computed anew for every token."""
+    known = list(prompt)
+    for _ in range(new_tokens):
+        ids = torch.tensor(known)
+        logits = decoder.logits(ids, torch.arange(len(known)), torch.tensor([len(known) - 1]), DenseCalls(decoder))
+        known.append(int(logits[0].argmax()))
+    return known[len(prompt) :]
