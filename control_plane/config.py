@@ -141,7 +141,8 @@ def _number_problems(config: SchedulerConfig) -> list[str]:
         check(f"groups[{index}].block_granularity", group.block_granularity, 1, MAX_INT32)
         check(f"groups[{index}].packing", group.packing, 1, 4096)
         is_sliding = group.kind is GroupKind.SLIDING
-        check(f"groups[{index}].window (of a {group.kind} group)", group.window, is_sliding, MAX_INT32 * is_sliding)
+        low, high = (1, MAX_INT32) if is_sliding else (0, 0)
+        check(f"groups[{index}].window (of a {group.kind} group)", group.window, low, high)
         if group.replayable and not is_sliding:
             problems.append(f"groups[{index}].replayable=True is for sliding groups, not for a {group.kind} group")
     for field in ("mixed", "prefix_cache", "sliding_prepay"):

@@ -150,9 +150,7 @@ class Admission:
         if request.shuns_cache:
             return self._coordinator.matcher.nothing()
         limit = probe_limit_tokens(
-            prefill_tokens=request.prefill_tokens,
-            prefix_granularity=self._config.prefix_granularity,
-            replay_window_tokens=self._config.replay_window_tokens,
+            prefill_tokens=request.prefill_tokens, prefix_granularity=self._config.prefix_granularity
         )
         return self._coordinator.probe_prefix(request.chain.digests, limit)
 

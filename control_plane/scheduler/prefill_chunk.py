@@ -25,25 +25,21 @@ def prefill_chunk_tokens(
     sliding groups only, the budget is used to its last token.
     """
     assert begin < prefill_tokens, f"nothing left to compute at {begin} of {prefill_tokens}"
-    end = min(prefill_tokens, begin + budget_tokens)
-    if end <= begin:
+    budget_end = min(prefill_tokens, begin + budget_tokens)
+    if budget_end <= begin:
         return 0
-    if promotes_inside(rules, begin=begin, prefill_tokens=prefill_tokens, promotion_boundary=promotion_boundary):
-        if promotion_boundary <= end:
-            return promotion_boundary - begin
-        return max(0, end - end % rules.prefix_granularity - begin)
-    if end == prefill_tokens:
-        return end - begin
-    if rules.ends_on_pages:
-        return max(0, end - end % rules.prefix_granularity - begin)
-    return max(0, min(end, prefill_tokens - rules.final_window_tokens) - begin)
-
-
-def promotes_inside(rules: ChunkRules, *, begin: int, prefill_tokens: int, promotion_boundary: int) -> bool:
-    """Whether a promotion boundary is still ahead. One inside the final window yields to it: both rules cannot hold."""
-    if not begin < promotion_boundary < prefill_tokens:
-        return False
-    return prefill_tokens - promotion_boundary >= rules.final_window_tokens
+    end = budget_end
+    is_promoting = begin < promotion_boundary < prefill_tokens
+    if is_promoting and promotion_boundary <= end:
+        end = promotion_boundary
+    elif end < prefill_tokens and (rules.ends_on_pages or is_promoting):
+        end -= end % rules.prefix_granularity
+    if 0 < prefill_tokens - end < rules.final_window_tokens:
+        end = prefill_tokens - rules.final_window_tokens
+        # A promotion boundary inside the final window yields: no end satisfies both rules.
+        if end <= begin and is_promoting and budget_end == prefill_tokens:
+            end = budget_end
+    return max(0, end - begin)
 
 
 def state_checkpoint(*, begin: int, end: int, prefix_granularity: int) -> int:
@@ -57,7 +53,7 @@ def replay_tokens(*, hit_tokens: int, window_tokens: int) -> int:
     return min(window_tokens, hit_tokens)
 
 
-def probe_limit_tokens(*, prefill_tokens: int, prefix_granularity: int, replay_window_tokens: int) -> int:
+def probe_limit_tokens(*, prefill_tokens: int, prefix_granularity: int) -> int:
     """How much of a prompt may come from the cache: never its last token, whose logits are needed (R4.2)."""
-    limit = max(0, prefill_tokens - max(replay_window_tokens, 1))
+    limit = prefill_tokens - 1
     return limit - limit % prefix_granularity

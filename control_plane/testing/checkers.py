@@ -1,5 +1,8 @@
 """What must hold of every plan and after every round, checked from the outside."""
 
+from collections.abc import Collection
+
+from control_plane.config import CacheGroupConfig, GroupKind
 from control_plane.messages import ExecutionPlan
 from control_plane.messages.columns import view
 from control_plane.scheduler.scheduler import Scheduler
@@ -25,7 +28,7 @@ class PlanChecker:
         for edit in plan.tables:
             row = self._tables[edit.group].setdefault(edit.slot, [])
             blocks = view(edit.blocks).tolist()
-            assert edit.first <= len(row), f"round {plan.round}: {edit} leaves a gap in a row of {len(row)}"
+            row += [0] * (edit.first - len(row))
             row[edit.first : edit.first + len(blocks) if blocks else None] = blocks
         for binding in plan.bindings:
             self._owners[binding.slot] = binding.key
@@ -43,15 +46,17 @@ class PlanChecker:
         assert min(lengths) > 0, f"round {plan.round} has an empty row"
         fed = sum(lengths[: batch.num_extends])
         assert len(view(batch.input_ids)) == fed, f"round {plan.round} lacks input tokens"
-        for key, slot, begin, length in zip(keys, slots, begins, lengths, strict=True):
+        replays, checkpoints = view(batch.replay_lengths).tolist(), view(batch.checkpoints).tolist()
+        decodes = [0] * (len(keys) - batch.num_extends)
+        rows = zip(keys, slots, begins, lengths, replays + decodes, checkpoints + decodes, strict=True)
+        for key, slot, begin, length, replay, checkpoint in rows:
             assert self._owners.get(slot) == key, f"round {plan.round}: slot {slot} is not bound to request {key}"
             assert begin + length <= config.max_context_tokens, f"round {plan.round}: {key} leaves the context"
             for group, spec in enumerate(config.groups):
-                row = self._tables[group].get(slot, [])
-                needed = -(-(begin + length) // spec.block_granularity)
-                assert needed <= len(row), f"round {plan.round}: {key} reaches past its {len(row)} blocks"
-                first = begin // spec.block_granularity
-                assert all(row[first:needed]), f"round {plan.round}: {key} writes into a hole"
+                table = self._tables[group].get(slot, [])
+                for row in _rows_touched(spec, begin=begin, end=begin + length, replay=replay, checkpoint=checkpoint):
+                    owned = row < len(table) and table[row]
+                    assert owned, f"round {plan.round}: {key} has no block in row {row} of group {spec.id}: {table}"
 
     def _check_fresh(self, plan: ExecutionPlan) -> None:
         for fresh in plan.zero:
@@ -61,3 +66,17 @@ class PlanChecker:
             holders = [block for row in self._tables[fresh.group].values() for block in row]
             for block in blocks:
                 assert holders.count(block) <= 1, f"round {plan.round}: fresh block {block} is shared"
+
+
+def _rows_touched(spec: CacheGroupConfig, *, begin: int, end: int, replay: int, checkpoint: int) -> Collection[int]:
+    """Table rows that a forward over the fed tokens `[begin, end)` reads or writes in one group."""
+    g = spec.block_granularity
+    computed = begin + replay
+    match spec.kind:
+        case GroupKind.FULL:
+            return range(-(-end // g))
+        case GroupKind.SLIDING:
+            first = begin if spec.replayable and replay else max(0, computed - spec.window + 1)
+            return range(first // g, -(-end // g))
+        case GroupKind.STATE:
+            return {(position - 1) // g for position in (computed, checkpoint, end) if position}

@@ -93,9 +93,7 @@ def _group(group: CacheGroupConfig, pages: int) -> Any:
         block_granularity=group.block_granularity,
         total_pages=pages,
         cache_blocks_per_lcm_block=group.packing,
-        retention=ts.CacheRetention.SlidingWindow
-        if group.kind is GroupKind.SLIDING
-        else ts.CacheRetention.FullHistory,
+        retention=ts.CacheRetention.SlidingWindow if group.kind is GroupKind.SLIDING else ts.CacheRetention.FullHistory,
         family=ts.CacheGroupFamily.State if group.kind is GroupKind.STATE else ts.CacheGroupFamily.History,
         **fields,
     )

@@ -11,7 +11,7 @@ ROUNDS_A_SEED = 60
 SEEDS = 100
 
 
-MIXES = ("f", "ff")
+MIXES = ("f", "ff", "fs", "fm", "fsm", "fss", "fr", "fsr", "ssr", "s", "m", "smm")
 
 
 def _least_budget(groups: tuple[CacheGroupConfig, ...], granularity: int) -> int:
@@ -23,11 +23,10 @@ def _config(draw: random.Random) -> SchedulerConfig:
     """Room for every resident at once, so that nobody waits for blocks; yet the cache must evict."""
     granularity = draw.choice([4, 8, 16])
     batch = draw.randint(1, 5)
-    groups = tuple(
-        _group(draw, f"g{index}", kind, granularity) for index, kind in enumerate(draw.choice(MIXES))
-    )
+    groups = tuple(_group(draw, f"g{index}", kind, granularity) for index, kind in enumerate(draw.choice(MIXES)))
     longest = 100
-    blocks = batch * sum(-(-longest // group.block_granularity) + 1 for group in groups)
+    # Blocks that slide out may leave a parent to the few that stay: room for that, too.
+    blocks = batch * sum((-(-longest // group.block_granularity) + 1) // group.packing + 2 for group in groups)
     return SchedulerConfig(
         prefix_granularity=granularity,
         max_scheduled_tokens=draw.randint(batch + 2, 64) + max(_least_budget(groups, granularity) - 2, 0),
@@ -49,6 +48,7 @@ def _group(draw: random.Random, name: str, kind: str, granularity: int) -> Cache
         name,
         kind={"f": GroupKind.FULL, "s": GroupKind.SLIDING, "r": GroupKind.SLIDING, "m": GroupKind.STATE}[kind],
         block_granularity=granularity // draw.choice([1, 1, 2, 4]),
+        packing=draw.choice([1, 1, 2, 3]),
         window=window,
         replayable=kind == "r",
     )
