@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 
-class Window(Struct, frozen=True):
+class Window(Struct, frozen=True, gc=False):
     """The tokens `[begin, end)` that a chunk computes, and how many are fed again ahead of it (first chunks only)."""
 
     begin: int

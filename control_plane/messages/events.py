@@ -17,7 +17,7 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
-class ExtendResult(Struct, frozen=True, tag=True, array_like=True):
+class ExtendResult(Struct, frozen=True, tag=True, array_like=True, gc=False):
     """A round's forward landed. Columns of int32, one entry a row in the plan's order.
 
     `counts` says how many of `tokens` are each row's; an intermediate chunk has none: the arrival is the point.
@@ -29,27 +29,27 @@ class ExtendResult(Struct, frozen=True, tag=True, array_like=True):
     tokens: bytes
 
 
-class ForwardFailed(Struct, frozen=True, tag=True, array_like=True):
+class ForwardFailed(Struct, frozen=True, tag=True, array_like=True, gc=False):
     """A round's forward raised. Its requests end with an error; nothing that it should have computed is kept."""
 
     round: int
     message: str
 
 
-class Finish(Struct, frozen=True, tag=True, array_like=True):
+class Finish(Struct, frozen=True, tag=True, array_like=True, gc=False):
     """A stop rule was met: the request's work is done."""
 
     key: int
     reason: FinishReason = FinishReason.STOP
 
 
-class Abort(Struct, frozen=True, tag=True, array_like=True):
+class Abort(Struct, frozen=True, tag=True, array_like=True, gc=False):
     """The client gave up. Legal in every state; after the first, a no-op."""
 
     key: int
 
 
-class Retract(Struct, frozen=True, tag=True, array_like=True):
+class Retract(Struct, frozen=True, tag=True, array_like=True, gc=False):
     """The device side could not fill what was admitted for this request; it prefills again."""
 
     key: int

@@ -62,7 +62,7 @@ class StoreSourceGuard(StrEnum):
     PINNED_UNTIL_ACK = "pinned-until-ack"  # sources stay referenced until the copy is acknowledged
 
 
-class Store(Struct, frozen=True, array_like=True):
+class Store(Struct, frozen=True, array_like=True, gc=False):
     """Copy blocks of one group from the device to the host; `WriteBackDone(op)` acknowledges it."""
 
     op: int
@@ -72,14 +72,14 @@ class Store(Struct, frozen=True, array_like=True):
     destinations: bytes
 
 
-class BlockList(Struct, frozen=True, array_like=True):
+class BlockList(Struct, frozen=True, array_like=True, gc=False):
     """Blocks of one group."""
 
     group: int
     blocks: bytes
 
 
-class LoadBack(Struct, frozen=True, array_like=True):
+class LoadBack(Struct, frozen=True, array_like=True, gc=False):
     """Copy blocks of one group from the host to the device; `LoadBackDone(op)` acknowledges it."""
 
     op: int
@@ -88,7 +88,7 @@ class LoadBack(Struct, frozen=True, array_like=True):
     destinations: bytes
 
 
-class TableEdit(Struct, frozen=True, array_like=True):
+class TableEdit(Struct, frozen=True, array_like=True, gc=False):
     """Set `table[slot, first : first + len(blocks)]` of one group. Block 0 is a hole.
 
     An edit without blocks clears the slot's row from `first` on: that is how a slot is released.
@@ -100,7 +100,7 @@ class TableEdit(Struct, frozen=True, array_like=True):
     blocks: bytes
 
 
-class SlotBinding(Struct, frozen=True, array_like=True):
+class SlotBinding(Struct, frozen=True, array_like=True, gc=False):
     """A slot got a new owner: what the data plane must know of it to sample.
 
     `history` holds every known token of the request if its sampling needs them, else nothing; the first
@@ -114,7 +114,7 @@ class SlotBinding(Struct, frozen=True, array_like=True):
     sampling: Sampling
 
 
-class RemoteWork(Struct, frozen=True, array_like=True):
+class RemoteWork(Struct, frozen=True, array_like=True, gc=False):
     """Requests whose pages a peer reads (`remote_decode`) or writes (`remote_prefill`)."""
 
     keys: bytes
@@ -122,7 +122,7 @@ class RemoteWork(Struct, frozen=True, array_like=True):
     lengths: bytes
 
 
-class ForwardBatch(Struct, frozen=True, array_like=True):
+class ForwardBatch(Struct, frozen=True, array_like=True, gc=False):
     """The model's part of a round as columns: extends first, in plan order, then decodes.
 
     One entry a row in `keys`, `slots`, `input_lengths` (tokens fed) and `prefix_lengths` (position of the
@@ -161,7 +161,7 @@ class NoteKind(StrEnum):
     EVICTED = "evicted"  # group, cached blocks evicted
 
 
-class Note(Struct, frozen=True, array_like=True):
+class Note(Struct, frozen=True, array_like=True, gc=False):
     """One word on why something did or did not happen, for people; `key` 0: nobody in particular."""
 
     kind: NoteKind
@@ -169,7 +169,7 @@ class Note(Struct, frozen=True, array_like=True):
     numbers: tuple[int, ...] = ()
 
 
-class ExecutionPlan(Struct, frozen=True, array_like=True):
+class ExecutionPlan(Struct, frozen=True, array_like=True, gc=False):
     """All the work of one round, in the order in which it is executed."""
 
     round: int

@@ -179,7 +179,9 @@ class Rounds:
     def _plan(self) -> bool:
         plan = self.scheduler.next_plan()
         self._checker.check(plan)
-        self._lines.append(self._narrator.planned(plan))
+        line = self._narrator.planned(plan)
+        if line != "-":
+            self._lines.append(line)
         self.plans.append(plan)
         self.audit()
         if plan.has_work:

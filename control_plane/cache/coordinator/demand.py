@@ -6,7 +6,7 @@ from enum import IntEnum
 from msgspec import Struct
 
 
-class GroupDemand(Struct, frozen=True):
+class GroupDemand(Struct, frozen=True, gc=False):
     """What one step asks of one cache group: table rows for all tokens before `end`, and `reserve_tokens` beyond.
 
     Rows before `first` that are not held stay holes: that is how a sparse suffix is asked for.
@@ -29,7 +29,7 @@ class BoundaryKind(IntEnum):
     PROMOTED = 2
 
 
-class CacheProgress(Struct, frozen=True):
+class CacheProgress(Struct, frozen=True, gc=False):
     """How far a request's pages went into the cache, and what is still to be said about them.
 
     `access_epoch` is that of the admission that gave it its first pages. `promotion_boundary` is where the closed
@@ -43,7 +43,7 @@ class CacheProgress(Struct, frozen=True):
     materialized: tuple[tuple[int, BoundaryKind], ...] = ()
 
 
-class RequestProgress(Struct, frozen=True):
+class RequestProgress(Struct, frozen=True, gc=False):
     """What a request computed since its last admission: the prefix pages to publish now, and what slid out.
 
     `digests` names every completed page of the request; those from `published_pages` to `completed_pages` are new.
@@ -72,7 +72,7 @@ class RequestProgress(Struct, frozen=True):
         return None
 
 
-class Granted(Struct, frozen=True):
+class Granted(Struct, frozen=True, gc=False):
     """An admission succeeded. `fresh` are the new blocks of each group (to be zeroed), `evicted` what made room."""
 
     fresh: tuple[list[int], ...]
@@ -80,7 +80,7 @@ class Granted(Struct, frozen=True):
     progress: CacheProgress
 
 
-class Refused(Struct, frozen=True):
+class Refused(Struct, frozen=True, gc=False):
     """No room now. Nothing was changed. `wanted` blocks of `group` were asked for when `available` could be had.
 
     While the pool's `available_blocks` stays below `needs_blocks`, asking again cannot succeed.
