@@ -112,6 +112,8 @@ def scheduler_config(config: EngineConfig, specs: "DeviceSpecs") -> SchedulerCon
                 kind=GroupKind(group.kind),
                 block_granularity=group.block_granularity,
                 packing=group.packing,
+                window=group.window,
+                replayable=group.replayable,
             )
             for group in specs.groups
         ),

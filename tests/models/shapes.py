@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -15,6 +18,7 @@ from transformers import (
     GPT2Config,
     LlamaConfig,
     MistralConfig,
+    PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
 )
@@ -56,6 +60,10 @@ def saved(shape: str) -> Path:
     torch.manual_seed(17)
     folder = _folders / shape
     AutoModelForCausalLM.from_config(SHAPES[shape]).save_pretrained(folder)
+    words = {f"w{token}": token for token in range(COMMON["vocab_size"])}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w0").save_pretrained(folder)
     return folder
 
 
