@@ -74,6 +74,7 @@ class SchedulerConfig(Struct, frozen=True, omit_defaults=True, kw_only=True):
     `max_context_tokens` is the model's limit on prompt plus output. `safe_steps` is the output that an admission
     prepays at once, `max_overtakes` how many later prompts may pass one that waits for blocks (None: any number).
     `sliding_prepay` makes a first chunk hold the growth of sliding groups that recycling cannot fund (R3.4).
+    `kv_events` keeps a log of the pages that become and cease to be cached, for `Scheduler.drain_kv_events`.
     """
 
     prefix_granularity: int
@@ -90,6 +91,7 @@ class SchedulerConfig(Struct, frozen=True, omit_defaults=True, kw_only=True):
     safe_steps: int = 4096
     max_overtakes: int | None = 32
     sliding_prepay: bool = True
+    kv_events: bool = False
 
     @property
     def has_state(self) -> bool:
@@ -145,7 +147,7 @@ def _number_problems(config: SchedulerConfig) -> list[str]:
         check(f"groups[{index}].window (of a {group.kind} group)", group.window, low, high)
         if group.replayable and not is_sliding:
             problems.append(f"groups[{index}].replayable=True is for sliding groups, not for a {group.kind} group")
-    for field in ("mixed", "prefix_cache", "sliding_prepay"):
+    for field in ("mixed", "prefix_cache", "sliding_prepay", "kv_events"):
         if not isinstance(getattr(config, field), bool):
             problems.append(f"{field}={getattr(config, field)!r} must be true or false")
     return problems

@@ -5,6 +5,7 @@ from itertools import count
 
 from control_plane.cache.coordinator.coordinator import CacheCoordinator
 from control_plane.cache.prefix.hash_chain import HashChain, NoHashChain
+from control_plane.cache.prefix.kv_events import KvEvent
 from control_plane.config import MAX_INT32, SchedulerConfig
 from control_plane.errors import ConfigError, RequestRejected
 from control_plane.fsm.request import Request
@@ -209,9 +210,16 @@ class Scheduler:
             problems.append(f"{len(self.requests)} live requests, but {waiting} waiting and {resident} resident")
         return problems
 
-    def clear_cache(self) -> int:
-        """Drop every cached block that no request holds; returns how many."""
-        return self._coordinator.clear_cache()
+    def drain_kv_events(self) -> list[KvEvent]:
+        """Prefix pages that became or ceased to be cached since the last call, net (R4.11). Off: nothing."""
+        return self._coordinator.kv_events.drain()
+
+    def clear_cache(self) -> bool:
+        """Drop the whole cache, if no request holds pages; False: some do, and nothing was dropped."""
+        if self.resident.count:
+            return False
+        self._coordinator.clear_cache()
+        return True
 
     def _request(self, key: int, spec: RequestSpec) -> Request:
         chain: HashChain | NoHashChain = NoHashChain()

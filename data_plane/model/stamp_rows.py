@@ -2,8 +2,9 @@
 
 A row says which token stands at which position, and a digest that continues the digest of the row before it. All
 sums are modulo 2**64. One step of the chain is `digest = CHAIN * previous + mixed(row)`, so many steps can be summed
-at once; what the attention sees is the sum of all readable digests, each times the weight of its position, so neither
-a row that is missing nor two that are exchanged leave it as it was.
+at once; a row that continues no other continues the group's origin. What the attention sees is the sum of all
+readable digests, each times the weight of its position, so neither a row that is missing nor two that are exchanged
+leave it as it was.
 """
 
 from typing import Any
@@ -13,7 +14,8 @@ import numpy.typing as npt
 
 Words = npt.NDArray[np.uint64]
 
-# How to look at a block of rows by eye; the model reads the same bytes as pairs of words (place, digest).
+# How to look at a block of rows by eye; the model reads the same bytes as pairs of words (place, digest). In a
+# snapshot of state `position` is how many tokens it is after, and `token` a seal.
 ROW = np.dtype([("token", "<u4"), ("position", "<u4"), ("digest", "<u8")])
 ROW_BYTES = ROW.itemsize
 
@@ -33,7 +35,7 @@ def scrambled(value: int) -> int:
 
 
 def group_origin(group: int) -> int:
-    """The digest before the first row of a group. It differs by group, so a foreign group's block breaks the chain."""
+    """The digest before the first row of a group, and a part of what each row adds: a row fits in its group only."""
     return scrambled(group + 1)
 
 
@@ -47,9 +49,16 @@ def positions_of(place: Words) -> Words:
     return place >> _POSITION_SHIFT
 
 
-def mixed(place: Words) -> Words:
-    """What one row adds to the chain."""
-    product = place * np.uint64(PLACE)
+def is_elsewhere(place: Words, other: Words) -> npt.NDArray[np.bool_]:
+    """Where the positions in two arrays of `places` differ."""
+    differ: npt.NDArray[np.bool_] = (place ^ other) >= np.uint64(1 << 32)
+    return differ
+
+
+def mixed(place: Words, origin: np.uint64) -> Words:
+    """What each row adds to the chain of the group with this origin."""
+    product = place + origin
+    product *= np.uint64(PLACE)
     product ^= product >> _SHIFT
     return product
 
@@ -70,16 +79,15 @@ class Chain:
         self._forward = powers(CHAIN, longest + 1)
         self._backward = powers(_UNCHAIN, longest + 1)
 
-    def digests(self, place: Words, previous: Words, lengths: npt.NDArray[Any]) -> Words:
-        """The digest of every row. `previous` and `lengths` have one entry a run, `place` the rows one after another.
+    def digests(self, added: Words, previous: Words, lengths: npt.NDArray[Any]) -> Words:
+        """The digest of every row. `previous` and `lengths` have one entry a run, `added` what each row adds.
 
-        After i steps from P the chain is at CHAIN**i * (P + sum of mixed(row j) / CHAIN**j), so a running sum does.
+        After i steps from P the chain is at CHAIN**i * (P + sum of added[j] / CHAIN**j), so a running sum does.
         """
-        added = mixed(place)
-        if len(place) == len(lengths):
+        if len(added) == len(lengths):
             return previous * np.uint64(CHAIN) + added
         starts = np.cumsum(lengths) - lengths
-        steps = np.arange(1, len(place) + 1) - np.repeat(starts, lengths)
+        steps = np.arange(1, len(added) + 1) - np.repeat(starts, lengths)
         sums = np.cumsum(added * self._backward[steps])
         before = np.concatenate([np.zeros(1, dtype=np.uint64), sums])[starts]
         digests: Words = self._forward[steps] * (sums + np.repeat(previous - before, lengths))

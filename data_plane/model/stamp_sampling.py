@@ -1,31 +1,13 @@
 """Which token comes next, given what each group's attention saw."""
 
 import numpy as np
-from msgspec import Struct
 
 from control_plane.messages import Sampling
 from control_plane.messages.columns import Int32s
+from data_plane.model.stamp_options import STOP_TOKEN, StampOptions
 from data_plane.model.stamp_rows import Words, scrambled, scrambled_array
 
-STOP_TOKEN = 0
 _CHANCE_BITS = 24
-
-
-class StampOptions(Struct, frozen=True, kw_only=True):
-    """What a stamp model is like. Token 0 stops; it comes with `stop_probability`, else one of the others.
-
-    `group_kinds` and `block_granularities` have one entry a group (a granularity of None: the engine's prefix
-    granularity), `packings` how many blocks of the group one parent holds at least. With `strict` a row that should
-    not be where it is raises StampFault; without, it only changes the tokens.
-    """
-
-    vocab_size: int = 256
-    max_context_tokens: int = 32768
-    stop_probability: float = 0.0
-    strict: bool = True
-    group_kinds: tuple[str, ...] = ("full",)
-    block_granularities: tuple[int | None, ...] = (None,)
-    packings: tuple[int, ...] = (1,)
 
 
 def seed_word(sampling: Sampling) -> int:

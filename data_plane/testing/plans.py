@@ -3,34 +3,46 @@
 import random
 from collections.abc import Collection, Mapping, Sequence
 
-import numpy as np
-
 from control_plane.messages import BlockList, ExecutionPlan, ForwardBatch, Sampling, SlotBinding, TableEdit
 from control_plane.messages.columns import pack
 from data_plane.model.base import GroupLayout
 
 
 class _Planned:
-    """What the writer knows of one request: its blocks a group, and how many tokens it computed."""
+    """What the writer knows of one request.
+
+    `blocks` has a list a group, 0 where it holds none; those left of `expired` were given back. `computed` counts its
+    tokens that are done, of which the next round feeds the last `replay` again. Of `changed` on, the device has not
+    been told.
+    """
 
     def __init__(self, slot: int, prompt: Sequence[int], group_count: int, binding: SlotBinding) -> None:
         self.slot = slot
         self.prompt = list(prompt)
         self.computed = 0
+        self.replay = 0
         self.blocks: list[list[int]] = [[] for _ in range(group_count)]
-        self.told = [0] * group_count
+        self.expired = [0] * group_count
+        self.changed = [0] * group_count
         self.binding: SlotBinding | None = binding
 
 
 class PlanWriter:
     """Gives slots and blocks to requests, takes them back, and writes rounds as plans.
 
-    Blocks are taken from the lowest free parent up, or in the order that `shuffle_seed` gives. Nothing is evicted:
-    running out of slots or blocks is an IndexError.
+    Blocks are taken from the lowest free parent up, or in the order that `shuffle_seed` gives. A request gives back
+    what slid out of its windows and the snapshots that it left behind, unless `keeps_expired`: then others can share
+    them. Nothing is evicted: running out of slots or blocks is an IndexError.
     """
 
     def __init__(
-        self, groups: Sequence[GroupLayout], *, device_blocks: int, slots: int, shuffle_seed: int | None = None
+        self,
+        groups: Sequence[GroupLayout],
+        *,
+        device_blocks: int,
+        slots: int,
+        shuffle_seed: int | None = None,
+        keeps_expired: bool = False,
     ) -> None:
         self._groups = tuple(groups)
         self._free_parents = list(range(device_blocks, 0, -1))
@@ -38,6 +50,7 @@ class PlanWriter:
         if shuffle_seed is not None:
             random.Random(shuffle_seed).shuffle(self._free_parents)
             random.Random(shuffle_seed).shuffle(self._free_slots)
+        self._keeps_expired = keeps_expired
         self._free_blocks: list[list[int]] = [[] for _ in groups]
         self._users: list[dict[int, int]] = [{} for _ in groups]
         self._requests: dict[int, _Planned] = {}
@@ -50,7 +63,7 @@ class PlanWriter:
         """A new request takes a slot, which is returned.
 
         `shares` names an earlier request and how many of its first tokens need not be computed again: whole blocks of
-        every group, which the two then share.
+        every group. The two then share what a query after them may read; what is replayable is fed again instead.
         """
         sampling = sampling or Sampling()
         history = pack(prompt) if sampling.needs_history else b""
@@ -58,13 +71,10 @@ class PlanWriter:
         request = _Planned(slot, prompt, len(self._groups), SlotBinding(slot, key, len(prompt), history, sampling))
         other, tokens = shares
         if tokens:
-            request.computed = tokens
+            windows = [min(group.window, tokens) for group in self._groups if group.replayable]
+            request.computed, request.replay = tokens, max(windows, default=0)
             for index, group in enumerate(self._groups):
-                assert tokens % group.block_granularity == 0, f"{tokens} tokens are no whole blocks"
-                shared = self._requests[other].blocks[index][: tokens // group.block_granularity]
-                request.blocks[index] = list(shared)
-                for block in shared:
-                    self._users[index][block] += 1
+                self._share(request, self._requests[other], index, group)
         self._requests[key] = request
         return slot
 
@@ -73,32 +83,39 @@ class PlanWriter:
         request = self._requests.pop(key)
         for index, blocks in enumerate(request.blocks):
             self._releases.append(TableEdit(request.slot, index, 0, b""))
-            for block in blocks:
-                self._users[index][block] -= 1
-                if not self._users[index][block]:
-                    self._free_blocks[index].append(block)
+            for block in filter(None, blocks):
+                self._give_back(index, block)
         self._free_slots.append(request.slot)
 
     def blocks(self, key: int, group: int = 0) -> list[int]:
-        """The blocks that a request holds."""
+        """The blocks that a request holds, as they stand in its table; 0 is a hole."""
         return list(self._requests[key].blocks[group])
 
-    def plan(self, extends: Mapping[int, int] | None = None, decodes: Collection[int] = ()) -> ExecutionPlan:
-        """One round: so many prompt tokens of each request in `extends`, and one step of each in `decodes`."""
+    def plan(
+        self,
+        extends: Mapping[int, int] | None = None,
+        decodes: Collection[int] = (),
+        *,
+        checkpoints: Mapping[int, int] | None = None,
+    ) -> ExecutionPlan:
+        """One round: so many prompt tokens of each request in `extends`, and one step of each in `decodes`.
+
+        `checkpoints` names positions inside those extends at which the state is kept too.
+        """
         self._round += 1
-        lengths = dict(extends or {})
+        lengths, marks = dict(extends or {}), checkpoints or {}
         keys = [*lengths, *decodes]
         requests = [self._requests[key] for key in keys]
-        prefixes = [request.computed for request in requests]
-        inputs = [lengths.get(key, 1) for key in keys]
+        replays = [request.replay for request in requests]
+        prefixes = [request.computed - request.replay for request in requests]
+        inputs = [lengths.get(key, 1) + replay for key, replay in zip(keys, replays, strict=True)]
         input_ids: list[int] = []
         zero: list[list[int]] = [[] for _ in self._groups]
         edits, self._releases = self._releases, []
         bindings = []
-        for request, count in zip(requests, inputs, strict=True):
-            input_ids += request.prompt[request.computed : request.computed + count]
-            request.computed += count
-            edits += self._grow(request, zero)
+        for key, request, prefix, count in zip(keys, requests, prefixes, inputs, strict=True):
+            input_ids += request.prompt[prefix : prefix + count]
+            edits += self._advance(request, prefix + count, marks.get(key, 0), zero)
             if request.binding is not None:
                 bindings.append(request.binding)
                 request.binding = None
@@ -106,7 +123,6 @@ class PlanWriter:
         if keys:
             extend_count = len(lengths)
             prefills = [len(request.prompt) for request in requests[:extend_count]]
-            unused = pack(np.zeros(extend_count, dtype=np.int32))
             forward = ForwardBatch(
                 keys=pack(keys),
                 slots=pack([request.slot for request in requests]),
@@ -114,26 +130,52 @@ class PlanWriter:
                 input_lengths=pack(inputs),
                 prefix_lengths=pack(prefixes),
                 prefill_lengths=pack(prefills),
-                replay_lengths=unused,
-                checkpoints=unused,
+                replay_lengths=pack(replays[:extend_count]),
+                checkpoints=pack([marks.get(key, 0) for key in lengths]),
                 input_ids=pack(input_ids),
                 decode_width=1,
             )
         clean = tuple(BlockList(index, pack(blocks)) for index, blocks in enumerate(zero) if blocks)
         return ExecutionPlan(self._round, (), clean, (), tuple(edits), tuple(bindings), None, None, forward, ())
 
-    def _grow(self, request: _Planned, zero: list[list[int]]) -> list[TableEdit]:
-        """Take blocks for what the request will have computed; the edits that tell of all it holds."""
+    def _share(self, request: _Planned, other: _Planned, index: int, group: GroupLayout) -> None:
+        """Hold what stands in another request's table where a query after the shared tokens may read."""
+        tokens, granularity = request.computed, group.block_granularity
+        assert tokens % granularity == 0, f"{tokens} tokens are no whole blocks"
+        end = tokens // granularity
+        first = _first_readable(group, tokens) // granularity
+        shared = [] if group.replayable else other.blocks[index][first:end]
+        assert all(shared), f"group {group.id!r}: the blocks before token {tokens} are not held any more"
+        holes = (tokens - request.replay) // granularity if group.replayable else first
+        request.blocks[index] = [0] * holes + shared
+        request.expired[index] = holes
+        for block in shared:
+            self._users[index][block] += 1
+
+    def _advance(self, request: _Planned, end: int, checkpoint: int, zero: list[list[int]]) -> list[TableEdit]:
+        """Give back what no query from here on reads, and take blocks up to `end`; the edits that tell of both."""
         edits = []
         for index, group in enumerate(self._groups):
-            held = request.blocks[index]
-            while len(held) * group.block_granularity < request.computed:
-                block = self._take_block(index)
-                zero[index].append(block)
-                held.append(block)
-            first, request.told[index] = request.told[index], len(held)
-            if first < len(held):
-                edits.append(TableEdit(request.slot, index, first, pack(held[first:])))
+            held, changed = request.blocks[index], request.changed[index]
+            needed = min(_first_readable(group, request.computed), request.computed - request.replay)
+            expired = needed // group.block_granularity
+            if not self._keeps_expired:
+                for column in range(request.expired[index], expired):
+                    if held[column]:
+                        self._give_back(index, held[column])
+                        held[column] = 0
+                        changed = min(changed, column)
+                request.expired[index] = max(request.expired[index], expired)
+            for column in _columns(group, request, end, checkpoint):
+                held += [0] * (column + 1 - len(held))
+                if not held[column]:
+                    held[column] = self._take_block(index)
+                    zero[index].append(held[column])
+                    changed = min(changed, column)
+            if changed < len(held):
+                edits.append(TableEdit(request.slot, index, changed, pack(held[changed:])))
+            request.changed[index] = len(held)
+        request.computed, request.replay = end, 0
         return edits
 
     def _take_block(self, index: int) -> int:
@@ -145,3 +187,24 @@ class PlanWriter:
         block = free.pop()
         self._users[index][block] = 1
         return block
+
+    def _give_back(self, index: int, block: int) -> None:
+        self._users[index][block] -= 1
+        if not self._users[index][block]:
+            self._free_blocks[index].append(block)
+
+
+def _first_readable(group: GroupLayout, computed: int) -> int:
+    """The first position whose row, or snapshot, the next query after so many computed tokens reads."""
+    if group.kind == "full":
+        return 0
+    return max(0, computed - 1 if group.kind == "state" else computed - group.window + 1)
+
+
+def _columns(group: GroupLayout, request: _Planned, end: int, checkpoint: int) -> Collection[int]:
+    """Where in the table the next round writes."""
+    granularity = group.block_granularity
+    if group.kind == "state":
+        return [(length - 1) // granularity for length in (checkpoint, end) if length]
+    begin = request.computed - request.replay if group.replayable else request.computed
+    return range(begin // granularity, (end - 1) // granularity + 1)

@@ -3,8 +3,7 @@
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,71 +12,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from control_plane.errors import ConfigError
-from control_plane.messages import ExecutionPlan, Sampling
+from control_plane.messages import Sampling
 from data_plane.batch.rows import Rows
-from data_plane.memory.arena import Arena
-from data_plane.memory.device_memory import ArenaMemory
 from data_plane.memory.layout import plan_layout
-from data_plane.memory.tables import HostTables
 from data_plane.model.stamp import StampFault, StampOptions, StampRunner
 from data_plane.model.stamp_oracle import stamp_continuation
 from data_plane.model.stamp_rows import ROW
-from data_plane.ops.table_edits import HostTableEdits
-from data_plane.ops.zeroing import HostZeroing
-from data_plane.testing.plans import PlanWriter
+from tests.unit.stamp_device import PROMPT, Device, served
 
 TWO_GROUPS = StampOptions(group_kinds=("full", "full"), block_granularities=(4, 2), packings=(1, 3))
-PROMPT = [11, 5, 200, 5, 7, 9, 1, 44, 3, 2, 8]
-
-
-class Device:
-    """A stamp model and its memory, driven by a plan writer; the tokens of each request, as they were sampled."""
-
-    def __init__(
-        self, options: StampOptions | None = None, *, granularity: int = 4, blocks: int = 40, seed: int | None = None
-    ) -> None:
-        self.runner = StampRunner(options, block_granularity=granularity)
-        layout = plan_layout(self.runner.facts.groups)
-        self.groups = layout.groups
-        widths = [-(-64 // group.block_granularity) for group in layout.groups]
-        counts = [(blocks + 1) * group.packing for group in layout.groups]
-        self.tables = HostTables(slots=8, widths=widths, block_counts=counts)
-        self.memory = ArenaMemory(layout, Arena(layout, device_blocks=blocks, device="cpu"), self.tables)
-        self.zeroing = HostZeroing(self.memory, groups=len(layout.groups))
-        self.runner.attach(self.memory, slots=8)
-        self.writer = PlanWriter(layout.groups, device_blocks=blocks, slots=8, shuffle_seed=seed)
-        self.tokens: dict[int, list[int]] = {}
-        self.slots: dict[int, int] = {}
-
-    def run(self, extends: Mapping[int, int] | None = None, *decodes: int) -> None:
-        self.carry_out(self.writer.plan(extends, decodes))
-
-    def carry_out(self, plan: ExecutionPlan) -> None:
-        self.zeroing.zero(plan.zero)
-        HostTableEdits(self.tables).apply(plan.tables)
-        for binding in plan.bindings:
-            self.runner.bind(binding)
-        if plan.forward is not None:
-            rows = Rows(plan.forward)
-            tokens = self.runner.run(rows)()
-            for key, token in zip(rows.keys[rows.samples].tolist(), tokens.tolist(), strict=True):
-                self.tokens.setdefault(key, []).append(token)
-
-    def add(self, key: int, prompt: list[int], **options: Any) -> None:
-        self.slots[key] = self.writer.add(key, prompt, **options)
-
-    def rows(self, key: int, block_index: int, group: int = 0) -> Any:
-        """The rows in the block that holds this part of a request."""
-        block = self.writer.blocks(key, group)[block_index]
-        return self.memory.blocks(group).view(ROW)[block]
-
-
-def served(device: Device, prompt: list[int], steps: int) -> list[int]:
-    device.add(1, prompt)
-    device.run({1: len(prompt)})
-    for _ in range(steps - 1):
-        device.run(None, 1)
-    return device.tokens[1]
 
 
 def test_tokens_are_those_of_the_oracle() -> None:
@@ -252,6 +195,38 @@ def test_a_block_that_was_not_zeroed_is_seen_when_it_is_written() -> None:
         device.carry_out(replace(plan, zero=()))
 
 
+def test_a_row_is_written_once() -> None:
+    """The same token again at its place: the row is right, but it may be shared by now, so writing it is a fault."""
+    device = Device()
+    device.add(1, PROMPT)
+    plan = device.writer.plan({1: 6})
+    device.carry_out(plan)
+    with pytest.raises(StampFault, match=r"position 0: block 1 is not clean .* written before, and others may share"):
+        device.carry_out(replace(plan, zero=()))
+
+
+def test_a_block_has_one_writer_in_a_round() -> None:
+    """Two requests with the same tokens write the same rows into one block: right by chance, and named."""
+    device = Device()
+    device.add(1, PROMPT)
+    device.add(2, PROMPT)
+    plan = device.writer.plan({1: 4, 2: 4})
+    shared = [replace(plan.tables[1], blocks=plan.tables[0].blocks)]
+    with pytest.raises(StampFault, match="slot 0, group 'full', position 0: block 1 is written for position 0 of slot"):
+        device.carry_out(replace(plan, tables=(plan.tables[0], *shared)))
+
+
+def test_a_history_that_was_exchanged_as_a_whole_is_seen() -> None:
+    """Every row continues the one before it, but the slot wrote another one last."""
+    device = Device()
+    device.add(1, PROMPT)
+    device.add(2, [token + 1 for token in PROMPT])
+    device.run({1: len(PROMPT), 2: len(PROMPT)})
+    device.column(1)[:3] = device.column(2)[:3]
+    with pytest.raises(StampFault, match="slot 0, group 'full', position 10: expected the row its slot wrote, found"):
+        device.run(None, 1)
+
+
 def test_a_block_of_another_group_is_seen() -> None:
     """The same token at the same position of another group does not pass."""
     device = Device(StampOptions(group_kinds=("full", "full"), block_granularities=(4, 4), packings=(1, 1)))
@@ -329,6 +304,18 @@ def test_options_that_cannot_be_are_all_named_at_once() -> None:
     text = str(raised.value)
     for part in ("vocab_size=1", "stop_probability=2.0", "group_kinds has 2, block_granularities has 1", "'spiral'"):
         assert part in text
+    options = StampOptions(
+        group_kinds=("full", "sliding", "state"),
+        block_granularities=(None, None, None),
+        packings=(1, 1, 1),
+        windows=(3, 0, 0),
+        replayables=(False, False, True),
+    )
+    with pytest.raises(ConfigError) as raised:
+        StampRunner(options)
+    text = str(raised.value)
+    for part in ("windows[0]=3 must be 0", "windows[1]=0 must be at least 1", "replayables[2] is set"):
+        assert part in text
 
 
 def test_facts_say_how_blocks_are_laid_out() -> None:
@@ -340,6 +327,24 @@ def test_facts_say_how_blocks_are_laid_out() -> None:
     ]
     assert (facts.vocab_size, facts.stop_token_ids) == (256, (0,))
     assert np.dtype(ROW).itemsize == 16
+
+
+def test_kinds_of_groups_differ_in_their_blocks() -> None:
+    """History has a row for each token of a block, state one row; so more blocks of state fill a parent."""
+    options = StampOptions(
+        group_kinds=("full", "sliding", "sliding", "state"),
+        block_granularities=(8, 4, 8, 8),
+        packings=(1, 3, 1, 1),
+        windows=(0, 6, 5, 0),
+        replayables=(False, False, True, False),
+    )
+    groups = plan_layout(StampRunner(options).facts.groups).groups
+    assert [(group.id, group.block_bytes, group.packing, group.window, group.replayable) for group in groups] == [
+        ("full-0", 128, 3, 0, False),
+        ("sliding-1", 64, 6, 6, False),
+        ("replayable-2", 128, 3, 5, True),
+        ("state-3", 16, 24, 0, False),
+    ]
 
 
 def test_a_stamp_device_needs_neither_torch_nor_transformers() -> None:

@@ -16,6 +16,7 @@ from control_plane.cache.coordinator.step import Step
 from control_plane.cache.core.block_pool import BlockPool
 from control_plane.cache.core.block_table import BlockTables
 from control_plane.cache.prefix.index import PrefixIndex
+from control_plane.cache.prefix.kv_events import KvEventLog, NoKvEventLog
 from control_plane.cache.prefix.matcher import PrefixHit, PrefixMatcher
 from control_plane.config import SchedulerConfig
 from control_plane.messages.columns import Int32s
@@ -34,7 +35,12 @@ class CacheCoordinator:
         self.tables = BlockTables(
             slots=config.max_batch_size, granularities=granularities, longest_tokens=longest_tokens
         )
-        self.index = PrefixIndex(granularities=granularities, prefix_granularity=config.prefix_granularity)
+        self.kv_events: KvEventLog | NoKvEventLog = NoKvEventLog()
+        if config.kv_events:
+            self.kv_events = KvEventLog(config.groups, prefix_granularity=config.prefix_granularity)
+        self.index = PrefixIndex(
+            granularities=granularities, prefix_granularity=config.prefix_granularity, log=self.kv_events
+        )
         self.matcher = PrefixMatcher(self.index, config.groups, prefix_granularity=config.prefix_granularity)
         self._order = EvictionOrder(groups=len(granularities))
         self._holdings = Holdings(self.pool, self.index, self._order, config.groups, parents=config.device_blocks)

@@ -68,15 +68,15 @@ class Holdings:
             self._pool.reoccupy(group, block)
 
     def listed(self, group: int, block: int, *, epoch: int, kind: BoundaryKind) -> None:
-        """A held block is cached under a name of its own, or is named again by somebody of this epoch."""
+        """A listed block is named again by somebody of this epoch."""
         # Never older than what follows it, or a page could be evicted before its successors.
         self._epochs[group][block] = max(int(self._epochs[group][block]), epoch)
         self._is_established[group][block] |= kind > BoundaryKind.CHUNK
 
-    def newly_listed(self, group: int, block: int) -> None:
+    def first_listed(self, group: int, block: int, *, epoch: int, kind: BoundaryKind) -> None:
         """A block gets its first name: whatever it was before does not count."""
-        self._epochs[group][block] = 0
-        self._is_established[group][block] = False
+        self._epochs[group][block] = epoch
+        self._is_established[group][block] = kind > BoundaryKind.CHUNK
 
     def release(self, blocks: Sequence[Victim]) -> int:
         """Let go of blocks, in the order of a table. Cached ones become evictable, the last of them first.

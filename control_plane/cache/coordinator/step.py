@@ -46,7 +46,7 @@ class Step:
             own = int(self._tables.blocks(self._slot, group)[row])
             canonical = self._index.find(group, ordinal, digest)
             if canonical is None:
-                self._list(group, ordinal, digest, own, kind)
+                self._list(group, page, ordinal, own, kind)
                 self._undo.append(partial(self._index.remove, group, own))
             elif canonical == own:
                 self._holdings.listed(group, own, epoch=self._epoch, kind=kind)
@@ -57,14 +57,16 @@ class Step:
                 self._undo.append(partial(self._holdings.hold_again, group, own))
                 self._later.append(partial(self._point_at, group, row, canonical, kind))
             else:
-                self._later.append(partial(self._replace_or_list, group, ordinal, digest, row, kind))
+                self._later.append(partial(self._replace_or_list, group, page, ordinal, row, kind))
 
     def slide_out(self) -> None:
         """Let go of the rows that no query of this request reads any more (R4.8)."""
         for group, spec in enumerate(self._groups):
+            if spec.is_prefix_closed:
+                continue
             expired = min(self._expired(group), self._tables.held(self._slot, group))
             first = self._tables.live_from(self._slot, group)
-            if spec.is_prefix_closed or expired <= first:
+            if expired <= first:
                 continue
             for block in self._tables.blocks(self._slot, group)[first:expired].tolist():
                 if block:
@@ -83,9 +85,10 @@ class Step:
 
     def progress_after(self) -> CacheProgress:
         """The request's progress once this step counts: records of what is covered by it are dropped."""
-        before, completed = self._progress.before, self._progress.completed_pages
-        published = max(before.published_pages, completed)
-        left = tuple(each for each in before.materialized if each[0] > published * self._page_tokens)
+        before, published = self._progress.before, self._progress.completed_pages
+        left = before.materialized
+        if left:
+            left = tuple(each for each in left if each[0] > published * self._page_tokens)
         return CacheProgress(published, before.access_epoch, before.promotion_boundary, left)
 
     @property
@@ -106,8 +109,9 @@ class Step:
         part of it may be sliding out; a state group lists snapshots that were made at the page's end, and only those
         worth keeping (R4.6).
         """
+        materialized = self._progress.before.materialized
         for page in range(self._progress.published_pages, self._progress.completed_pages):
-            recorded = self._progress.boundary_kind((page + 1) * self._page_tokens)
+            recorded = self._progress.boundary_kind((page + 1) * self._page_tokens) if materialized else None
             for group, spec in enumerate(self._groups):
                 per_page = self._index.blocks_per_page[group]
                 if spec.replayable:
@@ -123,10 +127,10 @@ class Step:
                     if row >= first:
                         yield group, page, ordinal, row, recorded or BoundaryKind.CHUNK
 
-    def _list(self, group: int, ordinal: int, digest: bytes, own: int, kind: BoundaryKind) -> None:
-        self._index.insert(group, ordinal, digest, own)
-        self._holdings.newly_listed(group, own)
-        self._holdings.listed(group, own, epoch=self._epoch, kind=kind)
+    def _list(self, group: int, page: int, ordinal: int, own: int, kind: BoundaryKind) -> None:
+        digests = self._progress.digests
+        self._index.insert(group, ordinal, digests[page], own, parent=digests[page - 1] if page else None)
+        self._holdings.first_listed(group, own, epoch=self._epoch, kind=kind)
 
     def _point_at(self, group: int, row: int, canonical: int, kind: BoundaryKind) -> int:
         self._holdings.share(group, canonical)
@@ -134,11 +138,11 @@ class Step:
         self._tables.replace(self._slot, group, row, canonical)
         return 1
 
-    def _replace_or_list(self, group: int, ordinal: int, digest: bytes, row: int, kind: BoundaryKind) -> int:
+    def _replace_or_list(self, group: int, page: int, ordinal: int, row: int, kind: BoundaryKind) -> int:
         own = int(self._tables.blocks(self._slot, group)[row])
-        canonical = self._index.find(group, ordinal, digest)
+        canonical = self._index.find(group, ordinal, self._progress.digests[page])
         if canonical is None:
-            self._list(group, ordinal, digest, own, kind)
+            self._list(group, page, ordinal, own, kind)
             return 0
         self._holdings.release([(group, own)])
         return self._point_at(group, row, canonical, kind)

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from control_plane.cache.prefix.kv_events import KvEventLog, NoKvEventLog
+
 
 class PrefixIndex:
     """Cached blocks by (group, ordinal within the prefix page, digest of the prefix up to that page).
@@ -9,10 +11,13 @@ class PrefixIndex:
     The namespace is part of the digest. A block is listed at most once.
     """
 
-    def __init__(self, *, granularities: Sequence[int], prefix_granularity: int) -> None:
+    def __init__(
+        self, *, granularities: Sequence[int], prefix_granularity: int, log: KvEventLog | NoKvEventLog
+    ) -> None:
         self.blocks_per_page = tuple(prefix_granularity // g for g in granularities)
         self._blocks: list[list[dict[bytes, int]]] = [[{} for _ in range(n)] for n in self.blocks_per_page]
         self._names: list[dict[int, tuple[bytes, int]]] = [{} for _ in granularities]
+        self._log = log
         self._awaited: dict[bytes, None] = {}
         self._arrived: list[bytes] = []
 
@@ -28,8 +33,12 @@ class PrefixIndex:
         """Every listed block of a group, for audits."""
         return list(self._names[group])
 
-    def insert(self, group: int, ordinal: int, digest: bytes, block: int) -> None:
-        """List a block. The caller has made sure that neither it nor its piece is listed."""
+    def insert(self, group: int, ordinal: int, digest: bytes, block: int, *, parent: bytes | None) -> None:
+        """List a block. The caller has made sure that neither it nor its piece is listed.
+
+        `parent` is the digest of the page before this one; None: there is none.
+        """
+        self._log.inserted(group, ordinal, digest, parent)
         self._blocks[group][ordinal][digest] = block
         self._names[group][block] = (digest, ordinal)
         if digest in self._awaited:
@@ -40,6 +49,7 @@ class PrefixIndex:
         """Unlist a block."""
         digest, ordinal = self._names[group].pop(block)
         del self._blocks[group][ordinal][digest]
+        self._log.removed(group, ordinal, digest)
 
     def leading_pages(self, groups: Sequence[int], digests: Sequence[bytes], limit_pages: int) -> int:
         """Pages that all of `groups` hold entirely: left to right, to the first miss."""
