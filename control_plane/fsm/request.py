@@ -37,7 +37,6 @@ class Request:
         self.chain = chain
         self.limit_tokens = limit_tokens
         self.retraction_count = 0
-        self.shuns_cache = False  # its next prefill takes nothing from the cache
         self._release = release
 
     @property

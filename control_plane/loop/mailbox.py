@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from control_plane.messages import Event
+from control_plane.messages import Event, ForwardFailed
 from control_plane.messages.wire import decode_events
 
 
@@ -31,10 +31,13 @@ class Mailbox:
         self._wake()
 
     def take(self) -> list[Event]:
-        """All that came, in order."""
+        """What came, in order, up to the first failure: what follows is looked at once its consequences are known."""
         events: list[Event] = []
         while self._letters:
             events += decode_events(self._letters.popleft())
+            if self._letters and isinstance(events[-1], ForwardFailed):
+                self._wake()
+                break
         return events
 
     def stats(self) -> MailboxStats:

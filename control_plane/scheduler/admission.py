@@ -147,8 +147,6 @@ class Admission:
         self._coordinator.publish(request.resources.slot, self._progress(request))
 
     def _probe(self, request: Request) -> PrefixHit:
-        if request.shuns_cache:
-            return self._coordinator.matcher.nothing()
         limit = probe_limit_tokens(
             prefill_tokens=request.prefill_tokens, prefix_granularity=self._config.prefix_granularity
         )

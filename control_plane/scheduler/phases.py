@@ -28,6 +28,10 @@ class Desk(Protocol):
         """Forwards that have not reported."""
         ...
 
+    def clear_cache(self) -> bool:
+        """Drop the whole cache, if no request holds pages."""
+        ...
+
     def next_retraction_epoch(self) -> int:
         """A number that rises with every retraction."""
         ...

@@ -38,15 +38,14 @@ def retract_blocked_decodes(desk: Desk, build: PlanBuild, feedback: AdmissionFee
 def retract_stuck_prefill(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> bool:
     """Last resort: nothing was built, nothing is out, and a prefill that holds pages finds no room; whether it went.
 
-    Its hit may lie scattered over parents that other groups need. It comes back without one, packed as the capacity
-    model assumes, so it cannot be stuck again.
+    Its blocks lie scattered over parents that other groups need. With the cache dropped it comes back alone in an
+    empty pool, packed as the capacity model assumes.
     """
     if not build.is_empty or desk.rounds_in_flight or not line.prefilling or not feedback.admission_failed:
         return False
     victim = line.prefilling[0]
-    victim.shuns_cache = True
     _retract(desk, build, line, victim)
-    return True
+    return desk.clear_cache()
 
 
 def _retract(desk: Desk, build: PlanBuild, line: Candidates, victim: Request) -> None:

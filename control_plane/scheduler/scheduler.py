@@ -128,7 +128,10 @@ class Scheduler:
                 case ExtendResult():
                     self._feedback.land(event)
                 case ForwardFailed():
-                    ended += self._feedback.fail(event)
+                    failed = self._feedback.fail(event)
+                    for end in failed:
+                        self._drop_if_over(self.requests.get(end.key))
+                    ended += failed
                 case Finish(key=key):
                     self._feedback.finish(event)
                     self._drop_if_over(self.requests.get(key))
@@ -136,8 +139,6 @@ class Scheduler:
                     self._feedback.retract(event)
                 case Abort():
                     continue
-        for failed in ended:
-            self._drop_if_over(self.requests.get(failed.key))
         return ended
 
     def next_plan(self) -> ExecutionPlan:

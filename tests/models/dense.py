@@ -34,11 +34,12 @@ class DenseCalls:
 
 
 @torch.inference_mode()
-def written(decoder: GroupedDecoder, prompt: list[int], new_tokens: int) -> list[int]:
-    """What `decoder` writes greedily after `prompt`, the whole sequence computed anew for every token."""
-    known = list(prompt)
-    for _ in range(new_tokens):
-        ids = torch.tensor(known)
-        logits = decoder.logits(ids, torch.arange(len(known)), torch.tensor([len(known) - 1]), DenseCalls(decoder))
-        known.append(int(logits[0].argmax()))
-    return known[len(prompt) :]
+def greedy(decoder: GroupedDecoder, prompt: list[int], output: list[int]) -> list[int]:
+    """The most likely token after `prompt` and after each token of `output` but the last.
+
+    It equals `output` if and only if that is what the decoder writes greedily after `prompt`.
+    """
+    ids = torch.tensor(prompt + output[:-1])
+    keep = torch.arange(len(prompt) - 1, len(ids))
+    logits = decoder.logits(ids, torch.arange(len(ids)), keep, DenseCalls(decoder))
+    return [int(token) for token in logits.argmax(dim=-1)]

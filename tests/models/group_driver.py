@@ -39,7 +39,7 @@ class GroupDriver:
     """One runner, and memory for `parents` parents. `prefix_granularity` is where prefixes may be shared."""
 
     def __init__(
-        self, runner: ModelRunner, *, prefix_granularity: int, parents: int = 120, slots: int = 8, seed: int = 0
+        self, runner: ModelRunner, *, prefix_granularity: int, parents: int = 400, slots: int = 8, seed: int = 0
     ) -> None:
         layout = plan_layout(runner.facts.groups)
         self.runner, self.groups, self.pages = runner, layout.groups, prefix_granularity
@@ -72,12 +72,11 @@ class GroupDriver:
         assert tokens % self.pages == 0
         request, other = self.requests[slot], self.requests[owner]
         for index, group in enumerate(self.groups):
-            last = (tokens - 1) // group.block_granularity
             if group.replayable:
                 request.replay = min(group.window, tokens)
                 continue
-            first = {"full": 0, "sliding": last + 1 - -(-(group.window - 1) // group.block_granularity), "state": last}
-            for column in range(max(0, first[group.kind]), last + 1):
+            last = (tokens - 1) // group.block_granularity
+            for column in range(last if group.kind == "state" else 0, last + 1):
                 self._hold(request, index, column, other.held[index][column])
             self._tell(slot, index)
         request.computed = tokens

@@ -5,9 +5,9 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from control_plane import CacheGroupConfig, RequestRejected, Scheduler, SchedulerConfig
+from control_plane import CacheGroupConfig, GroupKind, RequestRejected, Scheduler, SchedulerConfig
 from control_plane.loop.commit import StopRule, StopRules, commit
 from control_plane.messages import Abort, Event, RequestSpec, Sampling
 from control_plane.messages.columns import pack
@@ -47,12 +47,21 @@ class Run(Struct, frozen=True):
 Step = Submit | Leave | Run
 
 
+class Group(Struct, frozen=True):
+    """A cache group: its granularity is the prefix granularity divided by `fraction`."""
+
+    kind: GroupKind
+    fraction: int
+    packing: int = 1
+    window: int = 0
+    replayable: bool = False
+
+
 class Setting(Struct, frozen=True):
     """What a program runs on."""
 
     prefix_granularity: int
-    fractions: tuple[int, ...]  # each group's granularity is the prefix granularity divided by this
-    packings: tuple[int, ...]
+    groups: tuple[Group, ...]
     budget_tokens: int
     batch: int
     pool: int
@@ -65,13 +74,20 @@ class Setting(Struct, frozen=True):
 
     def config(self, groups: Sequence[GroupLayout]) -> SchedulerConfig:
         """The scheduler's configuration for groups as the device laid them out."""
-        return SchedulerConfig(
+        config = SchedulerConfig(
             prefix_granularity=self.prefix_granularity,
-            max_scheduled_tokens=max(self.budget_tokens, self.batch + 1),
+            max_scheduled_tokens=self.budget_tokens,
             max_batch_size=self.batch,
             device_blocks=self.pool,
             groups=tuple(
-                CacheGroupConfig(group.id, block_granularity=group.block_granularity, packing=group.packing)
+                CacheGroupConfig(
+                    group.id,
+                    GroupKind(group.kind),
+                    block_granularity=group.block_granularity,
+                    packing=group.packing,
+                    window=group.window,
+                    replayable=group.replayable,
+                )
                 for group in groups
             ),
             max_context_tokens=256,
@@ -81,18 +97,17 @@ class Setting(Struct, frozen=True):
             safe_steps=self.safe_steps,
             max_overtakes=self.max_overtakes,
         )
-
-    @property
-    def granularities(self) -> tuple[int, ...]:
-        """Block granularity of each group."""
-        return tuple(self.prefix_granularity // fraction for fraction in self.fractions)
+        least = self.batch + config.min_prefill_chunk_tokens
+        return structs.replace(config, max_scheduled_tokens=max(self.budget_tokens, least))
 
     def stamp(self, **changes: Any) -> StampOptions:
         """The model: as many groups of the same shape."""
         return StampOptions(
-            group_kinds=("full",) * len(self.fractions),
-            block_granularities=self.granularities,
-            packings=self.packings,
+            group_kinds=tuple(group.kind.value for group in self.groups),
+            block_granularities=tuple(self.prefix_granularity // group.fraction for group in self.groups),
+            packings=tuple(group.packing for group in self.groups),
+            windows=tuple(group.window for group in self.groups),
+            replayables=tuple(group.replayable for group in self.groups),
             stop_probability=self.stop_probability,
             max_context_tokens=512,
             **changes,
@@ -100,16 +115,28 @@ class Setting(Struct, frozen=True):
 
 
 @st.composite
+def mixes_of_groups(draw: st.DrawFn) -> tuple[Group, ...]:
+    """One to three groups of any kind; replayable ones beside something that is matched, and never beside state."""
+    kinds = draw(st.lists(st.sampled_from([*GroupKind, GroupKind.FULL, GroupKind.SLIDING]), min_size=1, max_size=3))
+    may_replay = GroupKind.STATE not in kinds and draw(st.booleans())
+    groups = []
+    for index, kind in enumerate(kinds):
+        is_sliding = kind is GroupKind.SLIDING
+        replayable = may_replay and is_sliding and index > 0 and draw(st.booleans())
+        window = draw(st.integers(1, 14)) if is_sliding else 0
+        groups.append(Group(kind, draw(st.sampled_from([1, 2, 4])), draw(st.integers(1, 3)), window, replayable))
+    return tuple(groups)
+
+
+@st.composite
 def settings_of_programs(draw: st.DrawFn) -> Setting:
-    """Small pools, budgets and pages; one or two groups."""
-    groups = draw(st.integers(1, 2))
+    """Small pools, budgets and pages."""
     return Setting(
-        prefix_granularity=draw(st.sampled_from([4, 8])),
-        fractions=tuple(draw(st.sampled_from([1, 2, 4])) for _ in range(groups)),
-        packings=(1,) * groups if draw(st.booleans()) else tuple(draw(st.integers(1, 3)) for _ in range(groups)),
+        prefix_granularity=draw(st.sampled_from([4, 8, 16])),
+        groups=draw(mixes_of_groups()),
         budget_tokens=draw(st.integers(2, 40)),
         batch=draw(st.integers(1, 6)),
-        pool=draw(st.integers(6, 40)),
+        pool=draw(st.integers(8, 60)),
         overlap_depth=draw(st.integers(0, 1)),
         mixed=draw(st.booleans()),
         prefix_cache=draw(st.integers(0, 4)) > 0,
@@ -210,7 +237,7 @@ class Program:
 
     def check_books(self) -> None:
         """§8.1: with the cache cleared the pool is as new."""
-        self.scheduler.clear_cache()
+        assert self.scheduler.clear_cache()
         assert self.scheduler.audit() == []
         assert self.scheduler.stats().free_blocks == self.setting.pool
 

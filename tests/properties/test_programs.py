@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from control_plane import GroupKind
 from tests.properties.programs import (
+    Group,
     Leave,
     Program,
     Run,
@@ -73,11 +75,10 @@ def fixed_program() -> Program:
     """A program with sharing, growth, retraction, aborts and overlap."""
     setting = Setting(
         prefix_granularity=8,
-        fractions=(1, 2),
-        packings=(1, 3),
+        groups=(Group(GroupKind.FULL, 1), Group(GroupKind.SLIDING, 2, 3, window=6), Group(GroupKind.STATE, 1)),
         budget_tokens=24,
         batch=5,
-        pool=24,
+        pool=11,
         overlap_depth=1,
         mixed=True,
         prefix_cache=True,

@@ -120,6 +120,22 @@ async def test_a_failed_forward_ends_its_requests_with_the_reason() -> None:
         assert (await _all(loop.submit(_spec("b")))).tokens == (2006, 2007, 2008)
 
 
+async def test_a_result_behind_a_failure_reaches_nobody_of_it() -> None:
+    """Both rounds that are out report before the loop takes a turn: the failed request's next token is not its own."""
+    device = SimulatedDevice(fail={1})
+    async with _running(device, overlap_depth=1) as (loop, scheduler):
+        stream = loop.submit(_spec("a", stop_token_ids=(1007,)))
+        await _settle()
+        assert device.plans_out == 2
+        device.land()
+        device.land()
+        assert await _all(stream) == Output((), FinishReason.ERROR, "forward 1 was told to fail")
+        await _settle()
+        assert loop.failure is None
+        assert scheduler.audit() == []
+        assert not scheduler.requests
+
+
 async def test_a_request_that_cannot_run_is_refused_at_once() -> None:
     """A1: the error is raised by submit, with the numbers; the loop does not see it."""
     async with _running(SimulatedDevice(), pool=4) as (loop, _):
