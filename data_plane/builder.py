@@ -6,7 +6,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from control_plane.errors import ConfigError
-from data_plane.capacity import choose_device_blocks, free_memory_bytes
+from data_plane.capacity import free_memory_bytes
 from data_plane.cuda import has_cuda, load_cupy
 from data_plane.executor import Executor
 from data_plane.forward_thread import ForwardInline, ForwardThread
@@ -27,6 +27,8 @@ DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 Progress = Callable[[str], None]
+FullHouse = Callable[[tuple[GroupLayout, ...], int], int]
+"""(groups, tokens of the longest context) -> parents that as many requests as may run could use at once"""
 
 log = logging.getLogger("tokenspeed.device")
 
@@ -103,30 +105,50 @@ class DeviceSpecs(Struct, frozen=True):
     tokenizer_path: str | None = None
 
 
+def describe_device(
+    options: DeviceOptions,
+    *,
+    runner: ModelRunner | None = None,
+    progress: Progress = log.info,
+    full_house: FullHouse | None = None,
+) -> DeviceSpecs:
+    """The facts of the device that `build_device` would build: the model is loaded, no pool is taken."""
+    specs, _, _ = _plan(options, runner, progress, full_house)
+    return specs
+
+
 def build_device(
     options: DeviceOptions,
     *,
     runner: ModelRunner | None = None,
     progress: Progress = log.info,
+    full_house: FullHouse | None = None,
     inline: bool = False,
 ) -> tuple[DeviceSpecs, DeviceHandle]:
     """Load the model, lay out its memory, and return the facts and a handle that is not started yet.
 
     `runner` is used instead of what `options.model` names: a stamp model of another shape, a model that is made to
-    fail (on the CPU unless `device` says otherwise). `progress` gets a line for people now and then. An `inline`
-    device has no threads and executes and answers within `execute`, for tests and simulation on a CPU. Raises
-    ConfigError naming every problem found.
+    fail (on the CPU unless `device` says otherwise). `progress` gets a line for people now and then. `full_house`
+    says how many parents the pool could use at all when no size is given: whoever plans knows. An `inline` device has
+    no threads and executes and answers within `execute`, for tests and simulation on a CPU. Raises ConfigError
+    naming every problem found.
     """
+    specs, layout, runner = _plan(options, runner, progress, full_house)
+    for line in layout.lines(specs.device_blocks):
+        progress(line)
+    return specs, _assemble(specs, layout, runner, inline=inline)
+
+
+def _plan(
+    options: DeviceOptions, runner: ModelRunner | None, progress: Progress, full_house: FullHouse | None
+) -> tuple[DeviceSpecs, ArenaLayout, ModelRunner]:
     options.validate()
     device = _device(options, runner)
     tokenizer_path = None
     if runner is None:
         runner, tokenizer_path = _load(options, device, progress)
     layout = plan_layout(runner.facts.groups)
-    specs = _specs(options, device, runner.facts, layout, tokenizer_path)
-    for line in layout.lines(specs.device_blocks):
-        progress(line)
-    return specs, _assemble(specs, layout, runner, inline=inline)
+    return _specs(options, device, runner.facts, layout, tokenizer_path, full_house), layout, runner
 
 
 def _device(options: DeviceOptions, runner: ModelRunner | None) -> str:
@@ -163,11 +185,16 @@ def _load(options: DeviceOptions, device: str, progress: Progress) -> tuple[Mode
         block_granularity=options.prefix_granularity,
         progress=progress,
     )
-    return loaded.runner, str(loaded.tokenizer_path)
+    return loaded.runner, None if loaded.tokenizer_path is None else str(loaded.tokenizer_path)
 
 
 def _specs(
-    options: DeviceOptions, device: str, facts: ModelFacts, layout: ArenaLayout, tokenizer_path: str | None
+    options: DeviceOptions,
+    device: str,
+    facts: ModelFacts,
+    layout: ArenaLayout,
+    tokenizer_path: str | None,
+    full_house: FullHouse | None,
 ) -> DeviceSpecs:
     """The facts, with the size of the pool decided. Raises ConfigError."""
     problems = []
@@ -194,9 +221,9 @@ def _specs(
     if problems:
         raise ConfigError(problems)
     if device_blocks is None:
-        device_blocks = choose_device_blocks(
-            layout, slots=options.max_batch_size, context_tokens=context, free_bytes=free_memory_bytes(device)
-        )
+        device_blocks = max(1, free_memory_bytes(device) // layout.parent_bytes - 1)
+        if full_house is not None:
+            device_blocks = min(device_blocks, full_house(layout.groups, context))
     return DeviceSpecs(
         model=facts.name,
         device=device,

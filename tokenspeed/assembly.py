@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from control_plane import CacheGroupConfig, ConfigError, GroupKind, Scheduler, SchedulerConfig
+from control_plane import CacheGroupConfig, CapacityModel, ConfigError, GroupKind, Scheduler, SchedulerConfig
 from control_plane.loop.device_port import SchedulerPort
 from control_plane.loop.round_loop import RoundLoop
 from control_plane.rounds.record import RecordingScheduler
@@ -15,9 +15,9 @@ from tokenspeed.text.stamp import StampTokenizer
 from tokenspeed.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from data_plane.builder import DeviceSpecs
+    from data_plane.builder import DeviceOptions, DeviceSpecs
     from data_plane.handle import DeviceHandle
-    from data_plane.model.base import ModelRunner
+    from data_plane.model.base import GroupLayout, ModelRunner
 
 
 class LoadedDevice:
@@ -51,9 +51,26 @@ class Assembly:
 def load_device(config: EngineConfig, *, runner: "ModelRunner | None", progress: Callable[[str], None]) -> LoadedDevice:
     """Build the device and the tokenizer. Slow: run it in a thread. Raises ConfigError when the model cannot be had."""
     # Imported here: only an engine that is started pays for it.
-    from data_plane.builder import DeviceOptions, build_device
+    from data_plane.builder import build_device
 
-    options = DeviceOptions(
+    specs, handle = build_device(
+        device_options(config),
+        runner=runner,
+        progress=progress,
+        full_house=lambda groups, context: full_house_blocks(config, groups, context),
+    )
+    try:
+        return LoadedDevice(specs, handle, load_tokenizer(specs, progress))
+    except BaseException:
+        handle.close()
+        raise
+
+
+def device_options(config: EngineConfig) -> "DeviceOptions":
+    """What the device side is asked to be."""
+    from data_plane.builder import DeviceOptions
+
+    return DeviceOptions(
         model=config.model,
         device=config.device,
         dtype=config.dtype,
@@ -64,12 +81,6 @@ def load_device(config: EngineConfig, *, runner: "ModelRunner | None", progress:
         memory_bytes=config.memory_bytes,
         threads=config.threads,
     )
-    specs, handle = build_device(options, runner=runner, progress=progress)
-    try:
-        return LoadedDevice(specs, handle, load_tokenizer(specs, progress))
-    except BaseException:
-        handle.close()
-        raise
 
 
 def load_tokenizer(specs: "DeviceSpecs", progress: Callable[[str], None]) -> Tokenizer:
@@ -101,11 +112,24 @@ def assemble(config: EngineConfig, loaded: LoadedDevice) -> Assembly:
 
 def scheduler_config(config: EngineConfig, specs: "DeviceSpecs") -> SchedulerConfig:
     """The scheduler's settings: what was configured, on the blocks that the device has."""
+    return _scheduler_config(config, specs.groups, specs.max_context_tokens, specs.device_blocks)
+
+
+def full_house_blocks(config: EngineConfig, groups: "tuple[GroupLayout, ...]", context_tokens: int) -> int:
+    """LCM blocks that `max_batch_size` requests of the longest context use at once: a larger pool only caches."""
+    model = CapacityModel(_scheduler_config(config, groups, context_tokens, device_blocks=1))
+    total_tokens = config.max_batch_size * context_tokens
+    return model.lcm_blocks(model.concurrent_group_blocks(total_tokens, context_tokens))
+
+
+def _scheduler_config(
+    config: EngineConfig, groups: "tuple[GroupLayout, ...]", context_tokens: int, device_blocks: int
+) -> SchedulerConfig:
     return SchedulerConfig(
-        prefix_granularity=specs.prefix_granularity,
+        prefix_granularity=config.prefix_granularity,
         max_scheduled_tokens=config.max_scheduled_tokens,
         max_batch_size=config.max_batch_size,
-        device_blocks=specs.device_blocks,
+        device_blocks=device_blocks,
         groups=tuple(
             CacheGroupConfig(
                 id=group.id,
@@ -115,9 +139,9 @@ def scheduler_config(config: EngineConfig, specs: "DeviceSpecs") -> SchedulerCon
                 window=group.window,
                 replayable=group.replayable,
             )
-            for group in specs.groups
+            for group in groups
         ),
-        max_context_tokens=specs.max_context_tokens,
+        max_context_tokens=context_tokens,
         overlap_depth=config.overlap_depth,
         mixed=config.mixed,
         prefix_cache=config.prefix_cache,

@@ -1,4 +1,4 @@
-"""The command line: `tokenspeed serve | generate | trace ...`. The only part that touches signals."""
+"""The command line: `tokenspeed serve | generate | plan | trace ...`. The only part that touches signals."""
 
 import asyncio
 import json
@@ -121,6 +121,36 @@ def generate(
         )
         params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
         uvloop.run(_generate(settings, prompt, params, is_chat=chat))
+
+
+@app.command()
+def plan(
+    model: Annotated[str, typer.Argument(help="smollm2, gemma3-270m, stamp, a transformers folder or a GGUF file.")],
+    memory: Memory = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    max_batch_size: MaxBatchSize = None,
+    max_scheduled_tokens: Chunk = None,
+    max_context_tokens: MaxContext = None,
+    config: Config = None,
+) -> None:
+    """Say how many tokens and requests fit into so much memory, and why."""
+    # Loads the device side, which the other commands do only when they start an engine.
+    from tokenspeed.planning import plan_capacity
+
+    with reported():
+        settings = settings_of(
+            config,
+            model=model,
+            memory_bytes=bytes_of(memory),
+            dtype=dtype,
+            device=device,
+            max_batch_size=max_batch_size,
+            max_scheduled_tokens=max_scheduled_tokens,
+            max_context_tokens=max_context_tokens,
+        )
+        for line in plan_capacity(settings, progress=_progress).lines():
+            typer.echo(line)
 
 
 def settings_of(file: Path | None, **options: Any) -> EngineConfig:

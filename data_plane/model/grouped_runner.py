@@ -100,12 +100,12 @@ class GroupedRunner:
 
     def _regenerate(self, rows: Rows) -> None:
         """Write the replayed tokens' rows of replayable groups. No other group hears of these tokens."""
-        for group in self._attention:
-            if group.layout.replayable:
-                group.begin(rows)
-                token_ids, _ = self._tokens.fed(rows)
-                for layer, key, value in self._decoder.window_rows(token_ids, group.plan.positions):
-                    self._group_of[layer].write(layer, key, value)
+        groups = [group for group in self._attention if group.layout.replayable]
+        for group in groups:
+            group.begin(rows)
+        token_ids, _ = self._tokens.fed(rows)
+        for layer, key, value in self._decoder.window_rows(token_ids, groups[0].plan.positions):
+            self._group_of[layer].write(layer, key, value)
 
 
 class _PagedGroup:

@@ -7,7 +7,11 @@ import torch
 from msgspec import Struct
 
 from control_plane.errors import ConfigError
+from data_plane.model.base import ModelRunner
+from data_plane.model.grouped_runner import GroupedRunner
 from data_plane.model.hf import load_decoder
+from data_plane.model.hf_hybrid import is_hybrid, load_hybrid
+from data_plane.model.recurrent import SHAPES, load_recurrent
 from data_plane.model.sources import resolve
 from data_plane.model.torch_runner import TorchRunner
 
@@ -15,10 +19,10 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 class LoadedModel(Struct, frozen=True):
-    """A model ready to attach, and the folder that holds its tokenizer."""
+    """A model ready to attach, and the folder that holds its tokenizer, if it has one."""
 
-    runner: TorchRunner
-    tokenizer_path: Path
+    runner: ModelRunner
+    tokenizer_path: Path | None
 
 
 def load_model(
@@ -31,14 +35,22 @@ def load_model(
 ) -> LoadedModel:
     """Find, convert if needed, and load a model.
 
-    `name` is a known model, a transformers folder or a GGUF file; `device` "cpu", "cuda" or "cuda:N"; `dtype`
+    `name` is a known model, a transformers folder or a GGUF file, or a small one with random weights ("hybrid",
+    "hybrid-replay": see `recurrent`); `device` "cpu", "cuda" or "cuda:N"; `dtype`
     "auto" is float32 on a CPU and the model's own on CUDA. Raises ConfigError when it cannot be had or driven.
     """
     if dtype not in DTYPES:
         raise ConfigError([f"dtype={dtype!r} must be one of {', '.join(DTYPES)}"])
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError([f"device={device!r}: torch finds no CUDA device here; use device='cpu'"])
+    if name in SHAPES:
+        small = load_recurrent(name, device=device, dtype=dtype)
+        return LoadedModel(GroupedRunner(small, name=name, block_granularity=block_granularity), None)
     source = resolve(name, progress)
     progress(f"loading {source.name}")
+    if is_hybrid(source.folder):
+        hybrid = load_hybrid(source.folder, device=device, dtype=dtype)
+        runner = GroupedRunner(hybrid, name=source.name, block_granularity=block_granularity)
+        return LoadedModel(runner, source.folder)
     decoder = load_decoder(source.folder, device=device, dtype=dtype)
     return LoadedModel(TorchRunner(decoder, name=source.name, block_granularity=block_granularity), source.folder)

@@ -60,9 +60,9 @@ class Served:
     def serve(self, *prompts: list[int], new_tokens: int, declared: bool = True) -> list[list[int]]:
         """Submit all at once and run until every one is done; their outputs in order."""
         limit = new_tokens if declared else None
-        keys = self.scheduler.submit(
-            [RequestSpec(str(index), pack(prompt), max_new_tokens=limit) for index, prompt in enumerate(prompts)]
-        )
+        specs = [RequestSpec(str(index), pack(prompt), max_new_tokens=limit) for index, prompt in enumerate(prompts)]
+        assert all(new_tokens <= self.scheduler.max_new_tokens(spec) for spec in specs), "more than one may generate"
+        keys = self.scheduler.submit(specs)
         rules = StopRules()
         for key in keys:
             rules.add(key, StopRule(stop_token_ids=(), max_new_tokens=new_tokens))

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from control_plane import CacheGroupConfig, CapacityModel, ConfigError, RequestRejected
+from control_plane import CacheGroupConfig, CapacityModel, ConfigError, GroupKind, RequestRejected
 from control_plane.testing.rounds import Rounds, small_config
 
 
@@ -136,3 +136,42 @@ def test_a_configuration_that_cannot_work_names_every_problem() -> None:
     narrow = small_config(budget_tokens=8, batch=8)
     with pytest.raises(ConfigError, match="must exceed a full decode step"):
         narrow.validate()
+
+
+MIXES = {
+    "full": (CacheGroupConfig("f", GroupKind.FULL, 4),),
+    "full+sliding": (CacheGroupConfig("f", GroupKind.FULL, 4), CacheGroupConfig("s", GroupKind.SLIDING, 4, window=6)),
+    "full+fine sliding, packed": (
+        CacheGroupConfig("f", GroupKind.FULL, 4, packing=2),
+        CacheGroupConfig("s", GroupKind.SLIDING, 2, packing=3, window=9),
+    ),
+    "full+state": (CacheGroupConfig("f", GroupKind.FULL, 4), CacheGroupConfig("m", GroupKind.STATE, 2)),
+    "full+sliding+state": (
+        CacheGroupConfig("f", GroupKind.FULL, 4),
+        CacheGroupConfig("s", GroupKind.SLIDING, 4, window=6),
+        CacheGroupConfig("m", GroupKind.STATE, 4),
+    ),
+    "full+replayable": (
+        CacheGroupConfig("f", GroupKind.FULL, 4),
+        CacheGroupConfig("r", GroupKind.SLIDING, 4, window=6, replayable=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize(("overlap_depth", "budget_tokens", "pool"), [(0, 18, 12), (1, 18, 8), (1, 42, 12)])
+def test_every_mix_runs_what_it_accepts(mix: str, overlap_depth: int, budget_tokens: int, pool: int) -> None:
+    """A2, R3.8 for every kind of group: whatever is accepted runs alone, cold, and again over its own cache."""
+    settings = {"pool": pool, "batch": 2, "overlap_depth": overlap_depth, "budget_tokens": budget_tokens}
+    story = Rounds(**settings, groups=MIXES[mix])
+    bound = story.scheduler.max_single_request_tokens
+    for max_new_tokens in (1, 9):
+        for prompt_tokens in range(1, bound - max_new_tokens + 1):
+            story = Rounds(**settings, groups=MIXES[mix])
+            for name in "ab":
+                story.submit(tokens={name: range(prompt_tokens)}, **{name: (prompt_tokens, max_new_tokens)})
+                story.run_to_end(limit=4 * bound)
+                assert len(story.outputs[name]) == max_new_tokens
+            story.begin()
+            with pytest.raises(RequestRejected):
+                story.submit(c=(bound, max_new_tokens))

@@ -32,8 +32,9 @@ def test_memory_is_divided_into_parents_and_the_null_one() -> None:
 
 
 def test_without_a_size_the_pool_holds_a_full_house() -> None:
-    """4 slots of 160 tokens are 10 blocks each."""
-    specs, handle = build_device(DeviceOptions(model="stamp", max_batch_size=4, max_context_tokens=160))
+    """Whoever plans says how much that is; the memory that is free bounds it."""
+    options = DeviceOptions(model="stamp", max_batch_size=4, max_context_tokens=160)
+    specs, handle = build_device(options, full_house=lambda groups, context: 4 * context // groups[0].block_granularity)
     handle.close()
     assert specs.device_blocks == 40
 
