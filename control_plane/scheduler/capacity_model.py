@@ -15,7 +15,7 @@ class CapacityModel:
         # The last token of a request is never fed, so a plain decode step needs no row beyond it. A step that feeds
         # drafts may write rows behind it, further so while an earlier step's accepted length is unknown.
         self._overshoot_tokens = max(0, width - 2 + depth * (width - 1))
-        self._protected_tokens = width + depth * width
+        self._protected_tokens = max(depth * width, self._overshoot_tokens)
 
     def single_request_group_blocks(self, tokens: int) -> tuple[int, ...]:
         """Blocks that one request of `tokens` (prompt and output) may hold at once, by group, at the worst."""
@@ -25,8 +25,8 @@ class CapacityModel:
         """Blocks for `max_batch_size` requests that hold `total_tokens` together, none above `context_tokens`.
 
         Full: dense history, and for each request the unaligned tail with the tokens that a step may protect beyond it.
-        Sliding: for each request what its window keeps, and one prefill chunk in flight. State: the peak of one
-        request for each, since it does not grow with history.
+        Sliding: for each request what its window and a step keep, and one prefill chunk in flight behind its
+        lookback. State: the peak of one request for each, since it does not grow with history.
         """
         assert context_tokens > 0, "a context without tokens"
         requests = self._config.max_batch_size
@@ -42,8 +42,8 @@ class CapacityModel:
                     kept_tokens = min(group.window - 1, context_tokens)
                     kept_tokens += self._config.decode_width + self._protected_tokens + g - 1
                     resident = requests * -(-kept_tokens // g)
-                    chunk = -(-min(self._config.max_scheduled_tokens, context_tokens) // g)
-                    blocks.append(max(resident + chunk, single))
+                    chunk = -(-min(self._config.max_scheduled_tokens, total_tokens) // g)
+                    blocks.append(max(resident + group.lookback_blocks + chunk, single))
                 case GroupKind.STATE:
                     blocks.append(requests * single)
         return tuple(blocks)
@@ -90,7 +90,7 @@ class CapacityModel:
     def _sliding_blocks(self, group: CacheGroupConfig, tokens: int) -> int:
         """What a window keeps, a chunk behind it, and the decode slot; at the worst alignment."""
         config = self._config
-        chunk_tokens = max(min(config.max_scheduled_tokens, tokens), self._protected_tokens)
+        chunk_tokens = max(min(config.max_scheduled_tokens, tokens), config.decode_width + self._protected_tokens)
         span_tokens = group.window - 1 + chunk_tokens + config.decode_width
         return -(-(span_tokens + group.block_granularity - 1) // group.block_granularity)
 

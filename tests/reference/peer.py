@@ -83,6 +83,24 @@ class Ours:
             self._rows[row] = max(self._rows.get(row, 0), end) if edit.blocks else edit.first
 
 
+def reference_config(config: SchedulerConfig) -> Any:
+    """Our configuration in the reference's words: fused, without a host tier."""
+    c = ts.SchedulerConfig()
+    c.prefix_granularity = config.prefix_granularity
+    c.num_device_pages = config.device_blocks + 1
+    c.num_host_pages = 0
+    c.disable_l2_cache = True
+    c.enable_l3_storage = False
+    c.max_scheduled_tokens = config.max_scheduled_tokens
+    c.max_batch_size = config.max_batch_size
+    c.enable_mixed_prefill_decode = config.mixed
+    c.decode_input_tokens = config.decode_width
+    c.overlap_schedule_depth = config.overlap_depth
+    c.disable_prefix_cache = not config.prefix_cache
+    c.cache_groups = [_group(group, config.device_blocks + 1) for group in config.groups]
+    return c
+
+
 def _group(group: CacheGroupConfig, pages: int) -> Any:
     fields: dict[str, Any] = {}
     if group.kind is GroupKind.SLIDING:
@@ -103,20 +121,7 @@ class Reference:
     """The C++ scheduler behind the same words."""
 
     def __init__(self, config: SchedulerConfig) -> None:
-        c = ts.SchedulerConfig()
-        c.prefix_granularity = config.prefix_granularity
-        c.num_device_pages = config.device_blocks + 1
-        c.num_host_pages = 0
-        c.disable_l2_cache = True
-        c.enable_l3_storage = False
-        c.max_scheduled_tokens = config.max_scheduled_tokens
-        c.max_batch_size = config.max_batch_size
-        c.enable_mixed_prefill_decode = config.mixed
-        c.decode_input_tokens = config.decode_width
-        c.overlap_schedule_depth = config.overlap_depth
-        c.disable_prefix_cache = not config.prefix_cache
-        c.cache_groups = [_group(group, config.device_blocks + 1) for group in config.groups]
-        self.scheduler = ts.Scheduler(c)
+        self.scheduler = ts.Scheduler(reference_config(config))
         self._groups = [group.id for group in config.groups]
         self._out: list[Any] = []
 

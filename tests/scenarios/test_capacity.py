@@ -67,8 +67,12 @@ def test_the_largest_request_needs_the_whole_pool() -> None:
 def test_concurrent_blocks_are_never_below_single_blocks() -> None:
     """R3.8: a pool sized for one live request of L tokens admits every request the bound accepts."""
     for granularity, width, depth in itertools.product((1, 2, 4), (1, 3), (0, 1)):
-        config = small_config(P=granularity, batch=1, decode_width=width, overlap_depth=depth)
-        model = CapacityModel(config)
+        groups = (
+            CacheGroupConfig("f", GroupKind.FULL, granularity),
+            CacheGroupConfig("s", GroupKind.SLIDING, granularity, window=6),
+            CacheGroupConfig("m", GroupKind.STATE, granularity),
+        )
+        model = CapacityModel(small_config(P=4, groups=groups, batch=1, decode_width=width, overlap_depth=depth))
         for tokens in range(1, 40):
             single = model.single_request_group_blocks(tokens)
             concurrent = model.concurrent_group_blocks(tokens, tokens)

@@ -8,7 +8,6 @@ import pytest
 from control_plane.errors import ConfigError
 from control_plane.messages import BlockList, TableEdit
 from control_plane.messages.columns import pack
-from data_plane.capacity import choose_device_blocks
 from data_plane.faults import PlanFault
 from data_plane.memory.arena import Arena
 from data_plane.memory.device_memory import ArenaMemory
@@ -139,14 +138,6 @@ def test_edits_outside_the_tables_are_refused(edit: TableEdit, message: str) -> 
     with pytest.raises(PlanFault, match=message):
         HostTableEdits(tables).apply([edit])
     assert not memory.table(0).any()
-
-
-def test_the_pool_is_a_full_house_or_what_memory_allows() -> None:
-    """4 slots of 100 tokens: 7 wide blocks in 2 parents and 13 narrow ones in 2, so 16 parents; else what fits."""
-    layout = plan_layout([WIDE, NARROW])
-    assert choose_device_blocks(layout, slots=4, context_tokens=100, free_bytes=10**9) == 16
-    assert choose_device_blocks(layout, slots=4, context_tokens=100, free_bytes=480 * 6 + 1) == 5
-    assert choose_device_blocks(layout, slots=4, context_tokens=100, free_bytes=10) == 1
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads this process's size from /proc")
