@@ -174,7 +174,7 @@ class DecodeLine:
         self._columns = None
 
     def leave(self, key: int, slot: int) -> None:
-        """A request ended or was retracted; False members are ignored."""
+        """A request ended or was retracted. Who is not in the line is not missed."""
         index = bisect.bisect_left(self._members, (key, slot))
         if index < len(self._members) and self._members[index] == (key, slot):
             del self._members[index]

@@ -219,3 +219,43 @@ def test_configurations_of_groups_that_contradict_are_refused() -> None:
         small_config(groups=(CacheGroupConfig("full", block_granularity=4, window=4),)).validate()
     with pytest.raises(ConfigError, match="cannot be combined with a state group"):
         small_config(groups=(_state(), _sliding(4, replayable=True))).validate()
+
+
+def test_the_windows_of_the_last_boundary_outlive_those_inside(rounds: Rounds) -> None:
+    """C7: two sliding blocks must go: they are of chunk ends inside the prompt, and its end can still be hit."""
+    rounds.configure(groups=(_full(), _sliding(8)), pool=22, budget_tokens=16, mixed=False)
+    prompt = list(range(41))
+    rounds.submit(tokens={"a": prompt}, a=(41, 1))
+    rounds.run_to_end()
+    rounds.submit(b=(12, 1))
+    rounds.run_to_end()
+    assert "evicts" in rounds.history()
+    rounds.skip()
+    rounds.submit(tokens={"c": prompt}, c=(41, 1))
+    rounds.run()
+    assert "hit c 40" in rounds.history()
+
+
+def test_banked_growth_covers_the_step_in_flight() -> None:
+    """A9: states of granularity 4, depth 1, 4 + 20 tokens three times in a pool for two: all end, every row owned."""
+    story = Rounds(groups=(_full(), _state()), overlap_depth=1, pool=20, batch=3)
+    story.submit(a=(4, 20), b=(4, 20), c=(4, 20))
+    story.run_to_end()
+    assert [len(tokens) for tokens in story.outputs.values()] == [20, 20, 20]
+
+
+def test_parents_shared_by_groups_are_counted_once(rounds: Rounds) -> None:
+    """J4: three groups over one pool of 20 parents: used, cached and free add up to 20 in every round."""
+    groups = (
+        CacheGroupConfig("full", GroupKind.FULL, 4, packing=2),
+        CacheGroupConfig("sliding", GroupKind.SLIDING, 2, packing=4, window=6),
+        CacheGroupConfig("state", GroupKind.STATE, 4, packing=3),
+    )
+    rounds.configure(groups=groups, pool=20, budget_tokens=24)
+    rounds.submit(a=(20, 6), b=(9, 8), c=(14, 5))
+    for _ in range(40):
+        rounds.run()
+        stats = rounds.scheduler.stats()
+        assert stats.used_blocks + stats.cached_blocks + stats.free_blocks == 20
+    assert not rounds.scheduler.requests
+    assert rounds.scheduler.stats().used_blocks == 0

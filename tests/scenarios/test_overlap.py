@@ -92,3 +92,15 @@ def test_a_result_that_comes_twice_or_too_late_changes_nothing(rounds: Rounds) -
     rounds.tell(landed)
     rounds.run_to_end()
     assert rounds.outputs["a"] == [1006, 1007, 1008, 1009]
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_a_victim_with_a_forward_out_is_waited_for(mixed: bool) -> None:
+    """D2, R5.4: with a step always out, nobody is thrown out before it landed: no token is doubled, none lost."""
+    story = Rounds(overlap_depth=1, pool=12, budget_tokens=16, batch=3, mixed=mixed, safe_steps=4)
+    story.submit(a=14, b=17, c=11)
+    story.run_to_end()
+    assert story.scheduler.stats().retractions > 0
+    for name, key in story.keys.items():
+        begin = {"a": 14, "b": 17, "c": 11}[name]
+        assert story.outputs[name] == [key * 1000 + position for position in range(begin, 48)]
