@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 from pathlib import Path
@@ -42,6 +43,9 @@ Config = Annotated[Path | None, typer.Option(help="A JSON file of settings; opti
 
 def main() -> None:
     """The entry point of the installed command."""
+    # Before torch is loaded: OpenMP workers that spin between operations would take the cores that the rounds are
+    # planned on. A program that embeds the engine decides this for itself.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     app()
 
 

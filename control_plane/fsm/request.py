@@ -37,6 +37,7 @@ class Request:
         self.chain = chain
         self.limit_tokens = limit_tokens
         self.retraction_count = 0
+        self.is_generation_covered = False  # whether its admission secured all that it may still generate (R7.4)
         self._release = release
 
     @property

@@ -157,7 +157,7 @@ class NoteKind(StrEnum):
     LINE_HELD = "line-held"  # tokens of the prompt still to compute
     NO_SLOT = "no-slot"  # requests that hold slots
     SEALED = "sealed"  # admissions that overtook this request
-    RETRACTED = "retracted"  # tokens known, blocks given back, retractions of this request so far
+    RETRACTED = "retracted"  # tokens known, blocks given back, retractions of this request so far, key served
     EVICTED = "evicted"  # group, cached blocks evicted
 
 

@@ -1,4 +1,7 @@
-"""A round in one line, as people read it: `3 | prefill c[9216:10240) d[0:64) | decode a b | hit d 64 | waits e`."""
+"""A round in one line, as people read it: `3 | prefill c[9216:10240) d[0:64) | decode a b | hit d 64 | waits e`.
+
+`e blocked 4 of 2`: it asked for 4 blocks when 2 could be had.
+"""
 
 from collections.abc import Sequence
 
@@ -77,7 +80,7 @@ class Narrator:
             case NoteKind.HIT:
                 return f"hit {name} {numbers[0]}"
             case NoteKind.BLOCKED:
-                return f"{name} blocked: {numbers[1]} blocks wanted, {numbers[2]} to be had"
+                return f"{name} blocked {numbers[1]} of {numbers[2]}"
             case NoteKind.LINE_HELD:
                 return f"line held by {name}"
             case NoteKind.NO_SLOT:
@@ -85,7 +88,7 @@ class Narrator:
             case NoteKind.SEALED:
                 return f"line sealed behind {name}"
             case NoteKind.RETRACTED:
-                return f"retracts {name} at {numbers[0]}"
+                return f"retracts {name} at {numbers[0]} for {self._name(numbers[3])}"
             case NoteKind.EVICTED:
                 return f"evicts {numbers[1]}"
 

@@ -81,6 +81,10 @@ class Admission:
         """LCM blocks that could be had at most."""
         return self._coordinator.available_blocks
 
+    def releasable_blocks(self, slot: int) -> int:
+        """LCM blocks that could be had if this slot let go of its pages."""
+        return self._coordinator.releasable_blocks(slot)
+
     def first_chunk(
         self, request: Request, *, budget_tokens: int, round_number: int, output: PlanOutput
     ) -> Window | Refusal | None:
@@ -178,6 +182,7 @@ class Admission:
         granted = self._coordinator.admit_first(slot, demands, hit)
         if isinstance(granted, Refused):
             return granted
+        request.is_generation_covered = reserve.prompt_headroom_tokens >= request.limit_tokens - window.end
         self._move_in(request, slot, granted, hit, round_number, output)
         resources = ForwardResources(slot=slot, progress=granted.progress, forwards_out=self._resident)
         request.apply(ScheduleFirstChunk(resources, window, request.prefill_tokens, demands[0].reserve_tokens))

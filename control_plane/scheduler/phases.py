@@ -1,5 +1,6 @@
 """The phases that role grammars are made of. A phase takes candidates in submission order; its name is in the notes."""
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -24,8 +25,17 @@ class Desk(Protocol):
     requests: dict[int, Request]
 
     @property
+    def is_mixed(self) -> bool:
+        """Whether prefills may join decodes."""
+        ...
+
+    @property
     def rounds_in_flight(self) -> int:
         """Forwards that have not reported."""
+        ...
+
+    def residents(self) -> Iterator[Request]:
+        """Every request that holds pages, in submission order."""
         ...
 
     def clear_cache(self) -> bool:
@@ -95,6 +105,9 @@ def schedule_new_prompts(desk: Desk, build: PlanBuild, feedback: AdmissionFeedba
     for request in line.waiting.candidates():
         if not build.budget_tokens:
             return
+        if request.key in build.retracted:
+            line.waiting.pass_over(request)
+            continue
         if not desk.resident.has_free_slot:
             build.output.note(NoteKind.NO_SLOT, request.key, desk.resident.slots)
             return

@@ -78,6 +78,7 @@ class PlanBuild:
         self.output = PlanOutput(groups=groups)
         self.extends: list[Extend] = []
         self.decodes: list[Decodes] = []
+        self.retracted: dict[int, None] = {}  # keys: who was thrown out in this round gets nothing in it
         self.decode_width = decode_width
 
     @property

@@ -1,61 +1,134 @@
-"""What happens when a decode finds no block: somebody gives room, so that nobody waits for ever.
+"""When an admission finds no room and no prefill moves: a victim gives its blocks to the one that was blocked.
 
-Without a host tier there is nothing to load back from: the victim is a blocked decode itself, its tokens stay, and it
-prefills again like a new prompt (R7.1). The youngest goes first, and its room is offered to the others in the round.
+Victim and beneficiary meet in the same round, so no block lies free for whoever asks first in the next (R5.2). Without
+a host tier there is nothing to load back from: a victim keeps its tokens and prefills again like a new prompt (R7.1).
 """
 
 from control_plane.fsm.events import RetractForCapacity
 from control_plane.fsm.request import Request
+from control_plane.fsm.states import Prefilling
 from control_plane.messages import NoteKind
 from control_plane.scheduler.admission import AdmissionFeedback
 from control_plane.scheduler.line import Candidates
-from control_plane.scheduler.phases import Desk, schedule_blocked_decode
+from control_plane.scheduler.phases import (
+    Desk,
+    schedule_blocked_decode,
+    schedule_new_prompts,
+    schedule_resident_chunks,
+)
 from control_plane.scheduler.plan_build import PlanBuild
 
 
-def retract_blocked_decodes(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> bool:
-    """Retract blocked decodes until the remaining ones run; whether any was retracted.
+def retract_and_grant(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> None:
+    """Retract until the blocked admission fits or nobody qualifies (R5.1, R5.2).
 
-    Fires only when no prefill advanced in this round: one that did will release the line by itself (R5.1). A victim
-    whose forward is still out is waited for, since its result would land on pages it no longer owns (R5.4).
+    Fires only when no prefill advanced in this round: one that did will release the line by itself. Decode steps do not
+    count, since they release nothing.
     """
-    if build.has_prefill_progress or not feedback.blocked_decodes:
-        return False
-    blocked = list(feedback.blocked_decodes)
-    has_retracted = False
-    while blocked:
-        victim = blocked[-1]
-        if victim.resources.results_in_flight:
-            return has_retracted
-        blocked.pop()
-        _retract(desk, build, line, victim)
-        has_retracted = True
-        while blocked and schedule_blocked_decode(desk, build, feedback, blocked[0]):
-            blocked.pop(0)
-    return has_retracted
+    if build.has_prefill_progress or not feedback.admission_failed:
+        return
+    while (victim := _quiescent_victim(desk, build)) is not None:
+        _retract(desk, build, feedback, line, victim)
+        if _grant(desk, build, feedback, line) or not _can_prefill(desk, build):
+            return
+    if build.retracted and build.is_empty and not desk.rounds_in_flight:
+        _start_over(desk, build, feedback, line)
 
 
-def retract_stuck_prefill(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> bool:
-    """Last resort: nothing was built, nothing is out, and a prefill that holds pages finds no room; whether it went.
+def choose_victim(desk: Desk, *, spares_covered: bool) -> Request | None:
+    """Whose blocks are worth the least: incomplete prefills first, since nobody reads them yet; then decodes.
 
-    Its blocks lie scattered over parents that other groups need. With the cache dropped it comes back alone in an
-    empty pool, packed as the capacity model assumes.
+    Within each, who releases most; then who has the fewest tokens to compute again (R5.5). A request whose admission
+    secured its whole generation is spared: it would have to take back exactly what it gave (R7.4).
     """
-    if not build.is_empty or desk.rounds_in_flight or not line.prefilling or not feedback.admission_failed:
+    best: tuple[tuple[bool, int, int, int], Request] | None = None
+    for request in desk.residents():
+        if spares_covered and request.is_generation_covered:
+            continue
+        slot = request.resources.slot
+        rank = (
+            not isinstance(request.state, Prefilling),
+            -desk.admission.releasable_blocks(slot),
+            int(desk.resident.landed[slot]),
+            -request.key,
+        )
+        if best is None or rank < best[0]:
+            best = rank, request
+    return best[1] if best else None
+
+
+def _quiescent_victim(desk: Desk, build: PlanBuild) -> Request | None:
+    """The victim, unless its forward is still out: then the round waits for it rather than take a worse one (R5.4).
+
+    Last resort (R5.6): when everybody is spared, nothing was built and nothing is out, nobody is spared. Without it,
+    residents that prepaid their generation could starve each other of a window for ever.
+    """
+    victim = choose_victim(desk, spares_covered=True)
+    if victim is None and build.is_empty and not desk.rounds_in_flight:
+        victim = choose_victim(desk, spares_covered=False)
+    if victim is None or victim.resources.results_in_flight:
+        return None
+    return victim
+
+
+def _grant(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> bool:
+    """Offer what was freed: to decodes that were blocked if the blocker is one or is gone, else to the blocker.
+
+    A victim of this round gets nothing back, or the two would swap places for ever.
+    """
+    blocker = feedback.capacity_blocker
+    if blocker is not None and blocker.key in build.retracted and _grant_to_prefill(desk, build, feedback, line):
+        return True
+    if _grant_to_decodes(desk, build, feedback):
+        return True
+    return _grant_to_prefill(desk, build, feedback, line)
+
+
+def _grant_to_decodes(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback) -> bool:
+    """Whether a blocked decode that still holds its pages got a block, in order."""
+    has_granted = False
+    for request in list(feedback.blocked_decodes):
+        if request.key in build.retracted or request.resources.results_in_flight:
+            continue
+        if not schedule_blocked_decode(desk, build, feedback, request):
+            break
+        has_granted = True
+    return has_granted
+
+
+def _grant_to_prefill(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> bool:
+    """Whether a prefill, resident or new, got its chunk, if one may join this round's batch."""
+    if not _can_prefill(desk, build):
         return False
-    victim = line.prefilling[0]
-    _retract(desk, build, line, victim)
-    return desk.clear_cache()
+    if not schedule_resident_chunks(desk, build, feedback, line):
+        schedule_new_prompts(desk, build, feedback, line)
+    return build.has_prefill_progress
 
 
-def _retract(desk: Desk, build: PlanBuild, line: Candidates, victim: Request) -> None:
-    resources = victim.resources
-    tokens = desk.resident.tokens(resources.slot).copy()
+def _can_prefill(desk: Desk, build: PlanBuild) -> bool:
+    return desk.is_mixed or not build.decodes
+
+
+def _start_over(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> None:
+    """Nobody could be served with what was freed, and nothing moves by itself.
+
+    Blocks lie scattered over parents that other groups need. With the cache dropped the first in line comes back alone
+    in an empty pool, packed as the capacity model assumes.
+    """
+    if desk.clear_cache():
+        build.retracted.clear()
+        schedule_new_prompts(desk, build, feedback, line)
+
+
+def _retract(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates, victim: Request) -> None:
+    tokens = desk.resident.tokens(victim.resources.slot).copy()
     desk.admission.publish_completed(victim)
     blocks_before = desk.admission.available_blocks
     epoch = desk.next_retraction_epoch()
     victim.apply(RetractForCapacity(epoch, resumes_generation=len(tokens) > victim.prompt_tokens))
     victim.rebase(tokens)
     line.waiting.join(victim)
+    build.retracted[victim.key] = None
     given_back = desk.admission.available_blocks - blocks_before
-    build.output.note(NoteKind.RETRACTED, victim.key, len(tokens), given_back, victim.retraction_count)
+    served = feedback.capacity_blocker.key if feedback.capacity_blocker else 0
+    build.output.note(NoteKind.RETRACTED, victim.key, len(tokens), given_back, victim.retraction_count, served)

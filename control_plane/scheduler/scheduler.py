@@ -1,6 +1,6 @@
 """Decides once per round what the engine does next. No clock, no thread, no device: specs and events in, plans out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 
 from control_plane.cache.coordinator.coordinator import CacheCoordinator
@@ -10,6 +10,7 @@ from control_plane.config import MAX_INT32, SchedulerConfig
 from control_plane.errors import ConfigError, RequestRejected
 from control_plane.fsm.request import Request
 from control_plane.fsm.resources import ForwardResources
+from control_plane.fsm.states import resources_of
 from control_plane.messages import (
     Abort,
     Event,
@@ -161,6 +162,15 @@ class Scheduler:
     def void_keys(self, round_number: int) -> frozenset[int]:
         """Requests whose tokens from this round's forward must not reach their clients."""
         return self._feedback.void_keys(round_number)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether prefills may join decodes."""
+        return self.config.mixed
+
+    def residents(self) -> Iterator[Request]:
+        """Every request that holds pages, in submission order."""
+        return (request for request in self.requests.values() if resources_of(request.state) is not None)
 
     @property
     def rounds_in_flight(self) -> int:

@@ -98,7 +98,10 @@ def test_a_declared_output_is_prepaid_and_an_undeclared_is_not(rounds: Rounds) -
 
 
 def test_a_decode_without_a_block_gives_way_and_loses_nothing(rounds: Rounds) -> None:
-    """R7.1: the pool cannot hold both: one goes back with its tokens, prefills again later, and says all it had to."""
+    """R5.2, R5.5, R7.1: both outgrow the pool: the younger gives way in the round in which nobody else can.
+
+    It keeps its tokens, prefills again later, and says all it had to.
+    """
     rounds.configure(pool=12, budget_tokens=16, batch=2)
     rounds.submit(a=20, b=20)
     rounds.run(8)
@@ -109,8 +112,8 @@ def test_a_decode_without_a_block_gives_way_and_loses_nothing(rounds: Rounds) ->
         4 | decode a b
         5 | decode a b
         6 | decode a b
-        7 | decode b | a blocked: 1 blocks wanted, 0 to be had | retracts a at 25 | waits a
-        8 | decode b | evicts 1 | a blocked: 7 blocks wanted, 0 to be had | waits a
+        7 | decode b | a blocked 1 of 0
+        8 | decode a | a blocked 1 of 0 | b blocked 1 of 0 | retracts b at 25 for a | evicts 1 | waits b
     """)
     rounds.run_to_end()
     for name, key in rounds.keys.items():

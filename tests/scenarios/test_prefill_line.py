@@ -165,7 +165,7 @@ def test_a_waiting_prompt_enters_when_its_prefix_is_published(rounds: Rounds) ->
     rounds.skip()
     rounds.run(5)
     rounds.expect("""
-        3 | decode a | b blocked: 4 blocks wanted, 3 to be had | waits b
+        3 | decode a | b blocked 4 of 3 | waits b
         4 | decode a | waits b
         5 | decode a | waits b
         6 | prefill b[8:14) | decode a | hit b 8

@@ -124,7 +124,7 @@ def test_a_hit_that_leaves_no_room_waits(rounds: Rounds) -> None:
     rounds.submit(tokens={"y": [*prompt, *range(50, 65)]}, y=(31, 1))
     rounds.run()
     rounds.expect("""
-        3 | decode r | y blocked: 4 blocks wanted, 2 to be had | waits y
+        3 | decode r | y blocked 4 of 2 | waits y
     """)
     rounds.run_to_end()
     assert "hit y 16" in rounds.history()

@@ -115,6 +115,13 @@ class CacheCoordinator:
         self.freed_count += 1
         return let_go
 
+    def releasable_blocks(self, slot: int) -> int:
+        """LCM blocks that nobody would hold any more if this slot let go of its pages."""
+        return sum(
+            self._holdings.releasable_parents(index, [block for _, block in self.tables.live_blocks(slot, index)])
+            for index in range(len(self._groups))
+        )
+
     def tail_blocks(self, slot: int, begin: int) -> list[Int32s]:
         """The blocks of a slot, by group, that hold tokens from `begin` on."""
         return [

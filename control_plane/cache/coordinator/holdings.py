@@ -102,6 +102,17 @@ class Holdings:
             self._order.enter(epoch, category, run)
         return unheld
 
+    def releasable_parents(self, group: int, blocks: Sequence[int]) -> int:
+        """Parents in which the holder of `blocks` holds everything that is held."""
+        references, packing = self._references[group], self._groups[group].packing
+        own = np.array(blocks, dtype=np.int64)
+        own = own[references[own] == 1]
+        if packing == 1:
+            return len(own)
+        parents, counts = np.unique(own // packing, return_counts=True)
+        held = (references.reshape(-1, packing)[parents] > 0).sum(axis=1)
+        return int((held == counts).sum())
+
     def held_parents(self) -> int:
         """LCM blocks with a held child."""
         parents: set[int] = set()
