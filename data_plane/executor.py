@@ -5,8 +5,9 @@ from functools import partial
 
 import numpy as np
 
-from control_plane.messages import BlockList, ExecutionPlan, ForwardBatch, SlotBinding
-from control_plane.messages.columns import Int32s, view
+from control_plane.messages import ExecutionPlan, ForwardBatch, SlotBinding
+from control_plane.messages.columns import Int32s
+from data_plane.accesses import Accesses, NoAccesses
 from data_plane.batch.rows import Rows
 from data_plane.faults import ModelFailed
 from data_plane.model.base import ModelRunner
@@ -14,7 +15,7 @@ from data_plane.ops.host_tier import HostTier, NoHostTier
 from data_plane.ops.remote import NoRemote, Remote
 from data_plane.ops.table_edits import TableEdits
 from data_plane.ops.zeroing import Zeroing
-from data_plane.streams.base import NO_BLOCKS, Access, BlockSpan, Stream, StreamEvent, Streams, Tier, Work
+from data_plane.streams.base import NO_BLOCKS, Access, Stream, StreamEvent, Streams, Work
 
 
 class RoundInFlight:
@@ -56,24 +57,28 @@ class RoundInFlight:
 class _Steps:
     """One round's steps on a stream. After one raised, only those that must happen regardless still do."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, round: int) -> None:
         self._stream = stream
+        self._round = round
         self._failed = False
 
     def then(self, label: str, work: Work, access: Access = NO_BLOCKS, otherwise: Work = lambda: None) -> None:
         """Enqueue `work`; if a step before it raised, `otherwise` is done instead."""
-        self._stream.enqueue(lambda: otherwise() if self._failed else self._attempt(work), label, access)
+        self._enqueue(label, lambda: otherwise() if self._failed else self._attempt(work), access)
 
-    def always(self, label: str, work: Work) -> None:
+    def always(self, label: str, work: Work, access: Access = NO_BLOCKS) -> None:
         """Enqueue `work`, whatever happened before."""
-        self._stream.enqueue(partial(self._attempt, work), label)
+        self._enqueue(label, partial(self._attempt, work), access)
 
     def directly(self, label: str, work: Work) -> None:
         """Do `work`, which enqueues on streams of its own, on this thread; what it raises fails the round."""
         try:
             work()
         except Exception as error:
-            self._stream.enqueue(partial(self._attempt, partial(_raise, error)), label)
+            self._enqueue(label, partial(self._attempt, partial(_raise, error)), NO_BLOCKS)
+
+    def _enqueue(self, label: str, work: Work, access: Access) -> None:
+        self._stream.enqueue(work, f"{label} of round {self._round}", access)
 
     def _attempt(self, work: Work) -> None:
         try:
@@ -95,13 +100,16 @@ class Executor:
         runner: ModelRunner,
         host_tier: HostTier | None = None,
         remote: Remote | None = None,
+        accesses: Accesses | None = None,
     ) -> None:
+        """`accesses` says what each step touches, for streams that are observed; without it nothing is declared."""
         self._streams = streams
         self._zeroing = zeroing
         self._tables = tables
         self._runner = runner
         self._host_tier = host_tier or NoHostTier()
         self._remote = remote or NoRemote()
+        self._accesses = accesses or NoAccesses()
         # Requests whose round failed, by slot, until the slot has a new owner. Used on the forward stream alone.
         self._lost: dict[int, int] = {}
 
@@ -115,17 +123,17 @@ class Executor:
         Tables and bindings follow the plan even when an earlier step raised: the planner goes on from the state that
         it planned, and a slot that kept its old table would write into blocks that belong to someone else.
         """
-        steps = _Steps(self._streams.forward)
+        steps = _Steps(self._streams.forward, plan.round)
         if plan.stores:
             steps.directly("stores", partial(self._host_tier.store, plan.stores))
         if plan.zero:
-            steps.then("zero", partial(self._zeroing.zero, plan.zero), Access(writes=_spans(plan.zero)))
+            steps.then("zero", partial(self._zeroing.zero, plan.zero), self._accesses.zero(plan.zero))
         if plan.load_backs:
             steps.directly("load-backs", partial(self._host_tier.load_back, plan.load_backs))
         if plan.tables:
-            steps.always("tables", partial(self._tables.apply, plan.tables))
+            steps.always("tables", partial(self._tables.apply, plan.tables), self._accesses.tables(plan.tables))
         if plan.bindings:
-            steps.always("bindings", partial(self._bind, plan.bindings))
+            steps.always("bindings", partial(self._bind, plan.bindings), self._accesses.bindings(plan.bindings))
         if plan.remote_prefill:
             steps.directly("remote prefill", partial(self._remote.prefill, plan.remote_prefill))
         if plan.remote_decode:
@@ -139,7 +147,8 @@ class Executor:
             return RoundInFlight(round, None, b"")
         rows = Rows(batch)
         flight = RoundInFlight(round, rows, batch.keys)
-        steps.then("forward", partial(self._run, rows, flight), otherwise=partial(self._lose, rows))
+        access = self._accesses.forward(rows)
+        steps.then("forward", partial(self._run, rows, flight), access, otherwise=partial(self._lose, rows))
         return flight
 
     def _run(self, rows: Rows, flight: RoundInFlight) -> None:
@@ -169,10 +178,6 @@ class Executor:
 
 def _model_failed(error: Exception) -> ModelFailed:
     return ModelFailed(f"{type(error).__name__}: {error}")
-
-
-def _spans(lists: Sequence[BlockList]) -> tuple[BlockSpan, ...]:
-    return tuple(BlockSpan(Tier.DEVICE, each.group, view(each.blocks)) for each in lists)
 
 
 def _raise(error: Exception) -> None:

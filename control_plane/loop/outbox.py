@@ -33,6 +33,7 @@ class OutputStream:
         self.spec = spec
         self.key = 0
         self.cached_tokens = 0
+        self.is_admitted = False
         self._tokens: list[int] = []
         self._reason: FinishReason | None = None
         self._message = ""
@@ -102,12 +103,18 @@ class Outbox:
                 self._end(stream, end.reason, end.message)
 
     def note(self, plan: ExecutionPlan) -> None:
-        """What a plan says that callers want to know: prompt tokens from the cache, at the first admission only."""
-        for note in plan.notes:
-            if note.kind is NoteKind.HIT:
-                stream = self._streams.get(note.key)
-                if stream is not None and not stream.cached_tokens:
-                    stream.cached_tokens = min(note.numbers[0], stream.spec.prompt_tokens)
+        """What a plan says that callers want to know: prompt tokens from the cache, at the first admission only.
+
+        A request that was thrown out may find its own pages later; its client's prompt is counted once (J1).
+        """
+        if not plan.bindings:
+            return
+        hits = {note.key: note.numbers[0] for note in plan.notes if note.kind is NoteKind.HIT}
+        for binding in plan.bindings:
+            stream = self._streams.get(binding.key)
+            if stream is not None and not stream.is_admitted:
+                stream.is_admitted = True
+                stream.cached_tokens = hits.get(binding.key, 0)
 
     def close(self, stream: OutputStream, reason: FinishReason) -> None:
         """End a stream from the caller's side."""

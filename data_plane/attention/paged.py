@@ -36,7 +36,7 @@ class PagedAttention:
         The keys and values are in their blocks before anything is read, so a row may read what another row of
         the same round wrote.
         """
-        self._write(layer, key, value, plan)
+        self.write(layer, key, value, plan)
         output = torch.empty_like(query, memory_format=torch.contiguous_format)
         reads = plan.reads(rule.window)
         for extend in reads.extends:
@@ -51,7 +51,8 @@ class PagedAttention:
             _attend_decodes(query, keys, values, output, rule, decode)
         return output
 
-    def _write(self, layer: int, key: torch.Tensor, value: torch.Tensor, plan: RoundPlan) -> None:
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, plan: RoundPlan) -> None:
+        """Put `key`, `value` [tokens, kv_heads, dim] of the round's packed tokens into their blocks."""
         granularity = self._geometry.block_granularity
         keys_row = plan.writes + layer * 2 * granularity
         shape = (-1, self._geometry.token_elements)

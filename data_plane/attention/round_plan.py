@@ -61,29 +61,40 @@ class Reads(Struct, frozen=True):
     decodes: tuple[DecodeRead, ...]
 
 
-class RoundPlan:
-    """One batch over one block table (int32 [slots, blocks]): positions, write rows, and reads of each window.
+class PackedTokens:
+    """The fed tokens of a batch, one row's after the other: what all groups' plans have in common.
 
-    `positions` int64 [tokens] and `writes` int64 [tokens] (token rows of layer 0's keys) follow the packed order:
-    the rows' fed tokens one after the other. Block tables are looked up on the device; lengths are the host's,
-    so nothing here waits for the device.
+    `positions` and `slots` are int64 [tokens] on the device; row i has the packed tokens [starts[i], starts[i + 1]).
     """
 
-    def __init__(self, rows: Rows, table: torch.Tensor, geometry: KvGeometry) -> None:
+    def __init__(self, rows: Rows, device: torch.device) -> None:
         assert (rows.input_lengths > 0).all(), "a row without tokens"
-        self._rows = rows
+        fed = rows.input_lengths
+        self.rows = rows
+        self.starts: Int32s = np.concatenate([[0], np.cumsum(fed)]).astype(np.int32)
+        within = np.arange(self.starts[-1]) - np.repeat(self.starts[:-1], fed)
+        self.positions, self.slots = ship(
+            [within + np.repeat(rows.prefix_lengths, fed), np.repeat(rows.slots, fed)], device
+        )
+
+
+class RoundPlan:
+    """One batch over one group's block table (int32 [slots, blocks]): write rows, and reads of each window.
+
+    `writes` int64 [tokens] are token rows of layer 0's keys, in packed order. Block tables are looked up on the
+    device; lengths are the host's, so nothing here waits for the device.
+    """
+
+    def __init__(self, fed: PackedTokens, table: torch.Tensor, geometry: KvGeometry) -> None:
+        self._rows = fed.rows
+        self._starts = fed.starts
         self._table = table
         self._geometry = geometry
         self._reads: dict[int, Reads] = {}
         self._strips_per_block = geometry.layers * 2
-        self.starts: Int32s = np.concatenate([[0], np.cumsum(rows.input_lengths)]).astype(np.int32)
-        fed = rows.input_lengths
-        within = np.arange(self.starts[-1]) - np.repeat(self.starts[:-1], fed)
-        positions = within + np.repeat(rows.prefix_lengths, fed)
-        self.positions, slots = ship([positions, np.repeat(rows.slots, fed)], table.device)
         granularity = geometry.block_granularity
-        blocks = table[slots, self.positions // granularity].long()
-        self.writes = blocks * (self._strips_per_block * granularity) + self.positions % granularity
+        blocks = table[fed.slots, fed.positions // granularity].long()
+        self.writes = blocks * (self._strips_per_block * granularity) + fed.positions % granularity
 
     def reads(self, window: int) -> Reads:
         """What layers that see `window` tokens (0: all) read; computed when the first of them asks."""
@@ -95,7 +106,7 @@ class RoundPlan:
 
     def _read_extend(self, row: int, window: int) -> ExtendRead:
         prefix, end = int(self._rows.prefix_lengths[row]), int(self._rows.ends[row])
-        begin_token, end_token = int(self.starts[row]), int(self.starts[row + 1])
+        begin_token, end_token = int(self._starts[row]), int(self._starts[row + 1])
         if prefix == 0:
             return ExtendRead(begin_token, end_token, None, self._tiles(prefix, end, 0, window))
         granularity = self._geometry.block_granularity
@@ -136,7 +147,7 @@ class RoundPlan:
         for bucket in _buckets(widths, self._most_blocks_at_once()):
             chosen = decodes[bucket]
             tokens, slots, first, end = ship(
-                [self.starts[chosen], rows.slots[chosen], firsts[bucket], ends[bucket]], self._table.device
+                [self._starts[chosen], rows.slots[chosen], firsts[bucket], ends[bucket]], self._table.device
             )
             width = int(widths[bucket].max())
             columns = first[:, None] + torch.arange(width, device=first.device)

@@ -1,5 +1,6 @@
 """Which decoders block tables can drive. What they cannot is refused at load, by the name of the layer."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,15 +22,18 @@ class LayerFacts(Struct, frozen=True):
     rule: LayerRule
 
 
-def check_config(config: Any) -> None:
-    """Refuse what a look at the configuration can tell, before any weights are read. Raises ConfigError."""
+def check_config(config: Any, layer_types: Sequence[str] = LAYER_TYPES) -> None:
+    """Refuse what a look at the configuration can tell, before any weights are read. Raises ConfigError.
+
+    `layer_types` are the types of layers that may be there.
+    """
     if getattr(config, "is_encoder_decoder", False):
         raise refused(f"{config.model_type} is an encoder-decoder; give a decoder-only model")
     text = config.get_text_config()
     for index, kind in enumerate(getattr(text, "layer_types", None) or ()):
-        if kind not in LAYER_TYPES:
+        if kind not in layer_types:
             raise refused(
-                f"layer {index} of {text.model_type} is of type {kind!r}; supported: {', '.join(LAYER_TYPES)}"
+                f"layer {index} of {text.model_type} is of type {kind!r}; supported: {', '.join(layer_types)}"
             )
     if getattr(text, "use_bidirectional_attention", False):
         raise refused(f"{text.model_type} attends in both directions; give a causal model")
@@ -50,18 +54,20 @@ def rule_of(module: torch.nn.Module, query: torch.Tensor, options: dict[str, Any
     )
 
 
-def check_layers(seen: list[LayerFacts], model: Any, *, expected: int) -> None:
-    """Refuse a model some of whose `expected` layers did not attend, or not all alike. Raises ConfigError."""
+def check_layers(seen: Mapping[int, LayerFacts], model: Any, *, expected: int) -> None:
+    """Refuse a model some of whose `expected` layers did not attend, or cannot be stored. Raises ConfigError."""
     if len(seen) != expected:
         kinds = sorted({type(layer).__name__ for layer in _decoder_layers(model, expected)})
         raise refused(
             f"{len(seen)} of its {expected} layers ({', '.join(kinds) or type(model).__name__}) "
             f"reach attention through transformers' AttentionInterface; every layer must"
         )
-    shapes = {(layer.kv_heads, layer.key_dim, layer.value_dim) for layer in seen}
-    if len(shapes) > 1 or any(key_dim != value_dim for _, key_dim, value_dim in shapes):
-        found = ", ".join(f"{heads}x{key}/{value}" for heads, key, value in sorted(shapes))
-        raise refused(f"its layers hold keys/values of shapes {found}; all must be one shape, keys like values")
+    for layer, facts in seen.items():
+        if facts.key_dim != facts.value_dim:
+            raise refused(
+                f"layer {layer} has keys of {facts.key_dim} and values of {facts.value_dim} numbers a head; "
+                f"keys and values must be of one size"
+            )
 
 
 def refused(reason: str) -> ConfigError:

@@ -9,7 +9,7 @@ from control_plane.messages.columns import Int32s
 from data_plane.attention.geometry import KvGeometry
 from data_plane.attention.kernels import LayerRule
 from data_plane.attention.paged import PagedAttention
-from data_plane.attention.round_plan import RoundPlan
+from data_plane.attention.round_plan import PackedTokens, RoundPlan
 from data_plane.attention.ship import share
 from data_plane.batch.replay import split_replay
 from data_plane.batch.rows import Rows
@@ -79,12 +79,13 @@ class GroupedRunner:
             replayed, computed = split_replay(rows)
             if replayed is not None:
                 self._regenerate(replayed)
+            fed = PackedTokens(computed, self._decoder.device)
             for group in self._attention:
-                group.begin(computed)
+                group.begin(fed)
             if self._states is not None:
                 self._states.begin(computed)
             token_ids, keep = self._tokens.fed(computed)
-            logits = self._decoder.logits(token_ids, self._attention[0].plan.positions, keep, self)
+            logits = self._decoder.logits(token_ids, fed.positions, keep, self)
             return self._tokens.choose(computed, logits)
 
     def attend(
@@ -100,11 +101,12 @@ class GroupedRunner:
 
     def _regenerate(self, rows: Rows) -> None:
         """Write the replayed tokens' rows of replayable groups. No other group hears of these tokens."""
-        groups = [group for group in self._attention if group.layout.replayable]
-        for group in groups:
-            group.begin(rows)
+        fed = PackedTokens(rows, self._decoder.device)
+        for group in self._attention:
+            if group.layout.replayable:
+                group.begin(fed)
         token_ids, _ = self._tokens.fed(rows)
-        for layer, key, value in self._decoder.window_rows(token_ids, groups[0].plan.positions):
+        for layer, key, value in self._decoder.window_rows(token_ids, fed.positions):
             self._group_of[layer].write(layer, key, value)
 
 
@@ -133,23 +135,21 @@ class _PagedGroup:
 
     def attach(self, blocks: torch.Tensor, table: torch.Tensor) -> None:
         self._table = table
-        self._tokens = self._geometry.tokens(blocks)
         self._paged = PagedAttention(blocks, self._geometry)
 
-    def begin(self, rows: Rows) -> None:
-        self.plan = RoundPlan(rows, self._table, self._geometry)
+    def begin(self, fed: PackedTokens) -> None:
+        self._plan = RoundPlan(fed, self._table, self._geometry)
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: LayerRule
     ) -> torch.Tensor:
-        return self._paged.attend(self._index[layer], query, key, value, rule=rule, plan=self.plan)
+        window = self.layout.window
+        assert not window or 0 < rule.window <= window, f"layer {layer} sees {rule.window}, its group keeps {window}"
+        return self._paged.attend(self._index[layer], query, key, value, rule=rule, plan=self._plan)
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         """The rows of tokens that nothing attends from."""
-        granularity = self._geometry.block_granularity
-        keys_row = self.plan.writes + self._index[layer] * 2 * granularity
-        self._tokens.index_copy_(0, keys_row, key.reshape(len(key), -1))
-        self._tokens.index_copy_(0, keys_row + granularity, value.reshape(len(value), -1))
+        self._paged.write(self._index[layer], key, value, self._plan)
 
 
 class _PagedStateGroup:

@@ -1,48 +1,29 @@
 """A `transformers` decoder whose attention calls come to us.
 
-Models reach attention through `transformers`' AttentionInterface by name. Ours looks for a hook on the calling
+Models reach attention through `transformers`' AttentionInterface by name. Ours looks for a decoder behind the calling
 module, so two loaded models never meet. Which layers a model has is not read from its configuration but seen: one
 short forward at load records every call, and a model that does anything we cannot do through block tables is
 refused there, by the name of the layer.
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
 from control_plane.errors import ConfigError
-from data_plane.attention.kernels import LayerRule, attend
 from data_plane.model.cpu_linear import pack_linears
-from data_plane.model.drivable import LayerFacts, check_config, check_layers, refused, rule_of
+from data_plane.model.drivable import LAYER_TYPES, LayerFacts, check_config, check_layers, refused, rule_of
+from data_plane.model.grouped import DecoderFacts, LayerCalls
+from data_plane.model.layer_groups import attention_groups
+from data_plane.model.probe import PROBE_TOKENS, Probe
+from data_plane.recurrence.geometry import StatePart
 
 IMPLEMENTATION = "tokenspeed_paged"
-PROBE_TOKENS = 4
-
-
-class AttentionHook(Protocol):
-    """Receives one layer's packed queries, keys and values [tokens, heads, dim]; returns [tokens, heads, dim]."""
-
-    def __call__(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: LayerRule
-    ) -> torch.Tensor: ...
-
-
-class _Caller(Protocol):
-    """Whoever stands behind the modules of one model."""
-
-    def called(
-        self,
-        module: torch.nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        options: dict[str, Any],
-    ) -> torch.Tensor: ...
 
 
 def _dispatch(
@@ -54,7 +35,7 @@ def _dispatch(
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """What `transformers` calls with tensors [1, heads, tokens, dim]; the result is [1, tokens, heads, dim]."""
-    caller = cast(_Caller, module.tokenspeed_caller)
+    caller = cast("HookedDecoder", module.tokenspeed_caller)
     return caller.called(module, query, key, value, options), None
 
 
@@ -62,42 +43,67 @@ AttentionInterface.register(IMPLEMENTATION, _dispatch)
 
 
 class HookedDecoder:
-    """One decoder in evaluation mode, its attention layers in calling order, and a way to run it packed.
+    """One decoder in evaluation mode, as a `GroupedDecoder`.
 
-    Raises ConfigError when a layer cannot be driven through block tables.
+    `layers` are the numbers of its attention layers in calling order (None: all of its layers attend); `states` are
+    what its other layers keep. Raises ConfigError when a layer cannot be driven through block tables.
     """
 
-    def __init__(self, model: Any) -> None:
-        self.model = model.eval().requires_grad_(False)
-        self.config = model.config.get_text_config()
-        self.device = cast(torch.device, model.device)
-        # By address: a head tied to the embedding is one tensor.
-        self.weights_bytes = sum({tensor.data_ptr(): tensor.nbytes for tensor in model.parameters()}.values())
-        self._hook: AttentionHook | None = None
+    def __init__(
+        self,
+        model: Any,
+        *,
+        layers: Sequence[int] | None = None,
+        states: Mapping[int, tuple[StatePart, ...]] | None = None,
+    ) -> None:
+        self._model = model.eval().requires_grad_(False)
+        self._config = model.config.get_text_config()
+        self._layers = tuple(range(self._config.num_hidden_layers) if layers is None else layers)
+        self._states = dict(states or {})
+        self._device = cast(torch.device, model.device)
+        # Before packing, and by address: a head tied to the embedding is one tensor.
+        weights_bytes = sum({tensor.data_ptr(): tensor.nbytes for tensor in model.parameters()}.values())
+        self._calls: LayerCalls | None = None
         self._layer_of: dict[torch.nn.Module, int] = {}
         self._selects_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         model.set_attn_implementation(IMPLEMENTATION)
         for module in model.modules():
             # Not a submodule: a plain attribute, which nn.Module keeps out of state_dict and modules().
             module.tokenspeed_caller = self
-        self.layers = self._probe()
+        self._facts = self._describe(self._probe(), weights_bytes)
         self._pack()
+
+    @property
+    def facts(self) -> DecoderFacts:
+        """What it is."""
+        return self._facts
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return self._device
 
     @torch.inference_mode()
     def logits(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor, hook: AttentionHook
+        self, token_ids: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor, calls: LayerCalls
     ) -> torch.Tensor:
-        """[len(keep), vocabulary] of the packed tokens `keep`; every layer's attention goes to `hook`.
+        """[len(keep), vocabulary] of the packed tokens `keep`; every layer's attention goes to `calls`.
 
         `token_ids`, `positions` int64 [tokens]; `keep` int64 indices into them, possibly none.
         """
-        with self._hooked(hook):
+        with self._serving(calls):
             # The head costs as much as all layers of a small model: only the rows that sample go through it.
             selection = {"logits_to_keep": keep} if self._selects_logits else {}
-            output = self.model(
+            output = self._model(
                 input_ids=token_ids[None], position_ids=positions[None], use_cache=False, **selection
             ).logits[0]
         return cast(torch.Tensor, output if self._selects_logits else output[keep])
+
+    def window_rows(
+        self, token_ids: torch.Tensor, positions: torch.Tensor
+    ) -> Sequence[tuple[int, torch.Tensor, torch.Tensor]]:
+        """None: all of its groups are kept, none is replayable."""
+        return ()
 
     def called(
         self,
@@ -108,43 +114,61 @@ class HookedDecoder:
         options: dict[str, Any],
     ) -> torch.Tensor:
         """One layer asks for attention."""
-        hook = self._hook
-        assert hook is not None, "attention outside of a round"
-        if module not in self._layer_of:
-            self._layer_of[module] = len(self._layer_of)
+        calls = self._calls
+        assert calls is not None, "attention outside of a round"
+        layer = self._layer_of.get(module)
+        if layer is None:
+            layer = self._layer_of[module] = self._next_layer()
         rule = rule_of(module, query, options)
         query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-        return hook(self._layer_of[module], query, key, value, rule)[None]
+        return calls.attend(layer, query, key, value, rule)[None]
+
+    def _next_layer(self) -> int:
+        """The number of a layer that asks for the first time: they do so in the order of the forward."""
+        if len(self._layer_of) == len(self._layers):
+            raise refused(f"more modules than its {len(self._layers)} attention layers ask for attention")
+        return self._layers[len(self._layer_of)]
 
     @contextmanager
-    def _hooked(self, hook: AttentionHook) -> Iterator[None]:
-        self._hook = hook
+    def _serving(self, calls: LayerCalls) -> Iterator[None]:
+        self._calls = calls
         try:
             yield
         finally:
-            self._hook = None
+            self._calls = None
 
-    def _probe(self) -> tuple[LayerFacts, ...]:
-        """Run a few tokens and record each layer's call."""
-        seen: list[LayerFacts] = []
+    def _probe(self) -> dict[int, LayerFacts]:
+        """Run a few tokens and see what each layer asks for."""
+        probe = Probe(self._states)
+        positions = torch.arange(PROBE_TOKENS, device=self._device)
+        self.logits(torch.zeros_like(positions), positions, positions[:0], probe)
+        check_layers(probe.layers, self._model, expected=len(self._layers))
+        return probe.layers
 
-        def record(
-            layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: LayerRule
-        ) -> torch.Tensor:
-            if layer != len(seen):
-                raise refused(f"attention layer {layer} is used more than once in a forward")
-            seen.append(LayerFacts(key.shape[1], key.shape[2], value.shape[2], key.dtype, rule))
-            query, key, value = (tensor.transpose(0, 1)[None] for tensor in (query, key, value))
-            return attend(query, key, value, rule, mask=None, causal=True)[0].transpose(0, 1)
+    def _describe(self, layers: dict[int, LayerFacts], weights_bytes: int) -> DecoderFacts:
+        context = int(self._config.max_position_embeddings)
+        return DecoderFacts(
+            vocab_size=int(self._config.vocab_size),
+            max_context_tokens=context,
+            stop_token_ids=self._stop_token_ids(),
+            weights_bytes=weights_bytes,
+            dtype=layers[self._layers[0]].dtype,
+            attention=attention_groups(layers, max_context_tokens=context),
+            states=self._states,
+        )
 
-        positions = torch.arange(PROBE_TOKENS, device=self.device)
-        self.logits(torch.zeros_like(positions), positions, positions[:0], record)
-        check_layers(seen, self.model, expected=int(self.config.num_hidden_layers))
-        return tuple(seen)
+    def _stop_token_ids(self) -> tuple[int, ...]:
+        """The end-of-sequence tokens of the generation configuration, else of the model's."""
+        found = getattr(getattr(self._model, "generation_config", None), "eos_token_id", None)
+        if found is None:
+            found = getattr(self._config, "eos_token_id", None)
+        if found is None:
+            return ()
+        return tuple(int(token) for token in (found if isinstance(found, (list, tuple)) else [found]))
 
     def _pack(self) -> None:
         """Speed up the linear layers, unless the model reads their weights by itself."""
-        undo = pack_linears(self.model)
+        undo = pack_linears(self._model)
         try:
             self._probe()
         except Exception:  # whatever it was, with the plain weights it worked a moment ago
@@ -157,13 +181,18 @@ def load_decoder(folder: Path, *, device: str, dtype: str) -> HookedDecoder:
     `dtype` "auto" is float32 on a CPU, where `generate()` can be matched token by token, and the model's own on CUDA.
     Raises ConfigError when the folder cannot be loaded, or is not a decoder that block tables can drive.
     """
+    return HookedDecoder(load_transformer(folder, device=device, dtype=dtype, layer_types=LAYER_TYPES))
+
+
+def load_transformer(folder: Path, *, device: str, dtype: str, layer_types: Sequence[str]) -> Any:
+    """The model in a `transformers` folder, on `device`, whose layers are of these types. See `load_decoder`."""
     name = ("float32" if device == "cpu" else "auto") if dtype == "auto" else dtype
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        check_config(config)
+        check_config(config, layer_types)
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=name, local_files_only=True)
     except ConfigError:
         raise
     except (OSError, ValueError) as error:
         raise refused(f"transformers cannot load {folder}: {error}") from error
-    return HookedDecoder(model.to(device))
+    return model.to(device)

@@ -11,9 +11,9 @@ from transformers import DynamicCache
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin
 
 from data_plane.model.drivable import refused
+from data_plane.model.probe import PROBE_TOKENS
 from data_plane.recurrence.geometry import StatePart
 
-PROBE_TOKENS = 4
 # What models and layers call the argument that takes their cache, in this and earlier versions of transformers.
 CACHE_ARGUMENTS = ("cache", "cache_params", "past_key_values")
 

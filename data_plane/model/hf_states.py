@@ -13,11 +13,10 @@ import torch
 
 from data_plane.model.drivable import refused
 from data_plane.model.grouped import LayerCalls
-from data_plane.model.hf_observe import CACHE_ARGUMENTS, PROBE_TOKENS, Observation, Place
+from data_plane.model.hf_observe import CACHE_ARGUMENTS, Observation, Place
+from data_plane.model.probe import PROBE_TOKENS
 from data_plane.recurrence.geometry import StatePart
-from data_plane.recurrence.paged import States, Step
-
-Recur = Callable[[int, torch.Tensor, Step], torch.Tensor]
+from data_plane.recurrence.paged import States, Step, empty_states
 
 
 class RecurrentLayers:
@@ -34,7 +33,7 @@ class RecurrentLayers:
             raise refused(f"{model.config.model_type} has no {missing} layers; a hybrid has both")
         self.attention_layers = tuple(seen.attention_layers)
         self.parts: dict[int, tuple[StatePart, ...]] = {}
-        self._recur: Recur | None = None
+        self._calls: LayerCalls | None = None
         width = int(model.config.get_text_config().hidden_size)
         for layer, module in sorted(seen.modules.items()):
             places = seen.places(layer)
@@ -46,34 +45,19 @@ class RecurrentLayers:
 
     @contextmanager
     def serving(self, calls: LayerCalls) -> Iterator[None]:
-        """Within, the layers' states are those of a round."""
-        with self._using(calls.recur):
-            yield
-
-    @contextmanager
-    def from_nothing(self) -> Iterator[None]:
-        """Within, the packed tokens are one sequence from its beginning, and its states are forgotten."""
-
-        def recur(layer: int, inputs: torch.Tensor, step: Step) -> torch.Tensor:
-            return step(inputs[None], self._empty(layer, inputs.device))[0][0]
-
-        with self._using(recur):
-            yield
-
-    @contextmanager
-    def _using(self, recur: Recur) -> Iterator[None]:
-        self._recur = recur
+        """Within, the layers' states come from `calls`."""
+        self._calls = calls
         try:
             yield
         finally:
-            self._recur = None
+            self._calls = None
 
     def _rerouted(self, layer: int, inputs_name: str, step: Step) -> Callable[..., torch.Tensor]:
         def forward(*args: Any, **options: Any) -> torch.Tensor:
-            recur = self._recur
-            assert recur is not None, "a recurrent layer outside of a round"
+            calls = self._calls
+            assert calls is not None, "a recurrent layer outside of a round"
             packed = args[0] if args else options[inputs_name]
-            return recur(layer, packed[0], step)[None]
+            return calls.recur(layer, packed[0], step)[None]
 
         return forward
 
@@ -83,17 +67,14 @@ class RecurrentLayers:
         weight = next(module.parameters())
         noise = torch.Generator().manual_seed(0)
         inputs = torch.randn((1, PROBE_TOKENS, width), generator=noise).to(weight)
-        expected, _ = step(inputs, self._empty(layer, weight.device))
+        expected, _ = step(inputs, empty_states(self.parts[layer], weight.device))
         for index in range(len(self.parts[layer])):
-            states = self._empty(layer, weight.device)
+            states = empty_states(self.parts[layer], weight.device)
             states[index].copy_(torch.randn(states[index].shape, generator=noise))
             if torch.equal(step(inputs, states)[0], expected):
                 raise refused(
                     f"layer {layer} ({type(module).__name__}) cannot go on from a state with several tokens at once"
                 )
-
-    def _empty(self, layer: int, device: torch.device) -> States:
-        return tuple(torch.zeros((1, *part.shape), dtype=part.dtype, device=device) for part in self.parts[layer])
 
 
 def _step_of(layer: int, module: torch.nn.Module, places: tuple[Place, ...]) -> tuple[str, Step]:

@@ -13,7 +13,6 @@ from data_plane.model.hf import load_decoder
 from data_plane.model.hf_hybrid import is_hybrid, load_hybrid
 from data_plane.model.recurrent import SHAPES, load_recurrent
 from data_plane.model.sources import resolve
-from data_plane.model.torch_runner import TorchRunner
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -48,9 +47,6 @@ def load_model(
         return LoadedModel(GroupedRunner(small, name=name, block_granularity=block_granularity), None)
     source = resolve(name, progress)
     progress(f"loading {source.name}")
-    if is_hybrid(source.folder):
-        hybrid = load_hybrid(source.folder, device=device, dtype=dtype)
-        runner = GroupedRunner(hybrid, name=source.name, block_granularity=block_granularity)
-        return LoadedModel(runner, source.folder)
-    decoder = load_decoder(source.folder, device=device, dtype=dtype)
-    return LoadedModel(TorchRunner(decoder, name=source.name, block_granularity=block_granularity), source.folder)
+    load = load_hybrid if is_hybrid(source.folder) else load_decoder
+    decoder = load(source.folder, device=device, dtype=dtype)
+    return LoadedModel(GroupedRunner(decoder, name=source.name, block_granularity=block_granularity), source.folder)

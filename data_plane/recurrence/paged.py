@@ -1,10 +1,11 @@
 """What one recurrent layer does in a round: read a snapshot, run over the fed tokens, write snapshots."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 
-from data_plane.recurrence.geometry import StateGeometry
+from data_plane.recurrence.geometry import StateGeometry, StatePart
 from data_plane.recurrence.round_plan import StatePlan
 
 States = tuple[torch.Tensor, ...]
@@ -18,6 +19,11 @@ class Step(Protocol):
     """
 
     def __call__(self, inputs: torch.Tensor, states: States) -> tuple[torch.Tensor, States]: ...
+
+
+def empty_states(parts: Sequence[StatePart], device: torch.device) -> States:
+    """The states of one row before its first token."""
+    return tuple(torch.zeros((1, *part.shape), dtype=part.dtype, device=device) for part in parts)
 
 
 class PagedStates:

@@ -31,11 +31,27 @@ class BlockSpan(Struct, frozen=True):
     blocks: Int32s
 
 
-class Access(Struct, frozen=True):
-    """The blocks that a piece of work touches: what two pieces conflict on when no event orders them."""
+class TableRows(Struct, frozen=True):
+    """The rows of some slots in the block table of one group."""
 
-    reads: tuple[BlockSpan, ...] = ()
-    writes: tuple[BlockSpan, ...] = ()
+    group: int
+    slots: Int32s
+
+
+class SlotState(Struct, frozen=True):
+    """What the model keeps of some slots beside their blocks: the owner's sampling, and the token sampled last."""
+
+    slots: Int32s
+
+
+Span = BlockSpan | TableRows | SlotState
+
+
+class Access(Struct, frozen=True):
+    """What a piece of work touches: what two pieces conflict on when no event orders them (`ordering.py`)."""
+
+    reads: tuple[Span, ...] = ()
+    writes: tuple[Span, ...] = ()
 
 
 NO_BLOCKS = Access()

@@ -20,7 +20,10 @@ from data_plane.model.base import GroupLayout, ModelRunner
 
 @dataclass
 class Running:
-    """A request in a slot: `computed` tokens are behind it; `held` maps columns to blocks, for each group."""
+    """A request in a slot: `computed` tokens are behind it; `held` maps columns to blocks, for each group.
+
+    It decodes once the device sampled its last known token in this slot.
+    """
 
     known: list[int]
     prompt_tokens: int
@@ -60,11 +63,13 @@ class GroupDriver:
     def table(self, group: int) -> np.ndarray:
         return self.tables[group]
 
-    def start(self, prompt: Sequence[int], *, sampling: Sampling = Sampling()) -> int:
-        """Bind a slot to a new request."""
+    def start(self, known: Sequence[int], *, sampling: Sampling = Sampling(), prompt_tokens: int | None = None) -> int:
+        """Bind a slot to a request that knows these tokens; `prompt_tokens` is less than all after a retraction."""
         slot = self._slots.pop()
-        self.requests[slot] = Running(list(prompt), len(prompt), [{} for _ in self.groups])
-        self.runner.bind(SlotBinding(slot, slot + 1, len(prompt), b"", sampling))
+        prompt = len(known) if prompt_tokens is None else prompt_tokens
+        self.requests[slot] = Running(list(known), prompt, [{} for _ in self.groups])
+        history = pack(list(known)) if sampling.needs_history else b""
+        self.runner.bind(SlotBinding(slot, slot + 1, prompt, history, sampling))
         return slot
 
     def share(self, slot: int, *, owner: int, tokens: int) -> None:
@@ -75,8 +80,7 @@ class GroupDriver:
             if group.replayable:
                 request.replay = min(group.window, tokens)
                 continue
-            last = (tokens - 1) // group.block_granularity
-            for column in range(last if group.kind == "state" else 0, last + 1):
+            for column in range(_first_seen(group, tokens), -(-tokens // group.block_granularity)):
                 self._hold(request, index, column, other.held[index][column])
             self._tell(slot, index)
         request.computed = tokens
@@ -98,7 +102,7 @@ class GroupDriver:
         replays = {slot: self.requests[slot].replay for slot in ordered}
         prefixes = {slot: self.requests[slot].computed - replays[slot] for slot in ordered}
         for slot in ordered:
-            self._admit(slot, rows[slot], kept.get(slot, 0))
+            self.admit(slot, rows[slot], kept.get(slot, 0))
         fed = [self.requests[slot].known[prefixes[slot] :][: rows[slot] + replays[slot]] for slot in extends]
         batch = ForwardBatch(
             keys=pack([slot + 1 for slot in ordered]),
@@ -147,8 +151,8 @@ class GroupDriver:
                 self.run(rows, checkpoints)
         return {slot: request.output[:new_tokens] for slot, request in self.requests.items()}
 
-    def _admit(self, slot: int, count: int, checkpoint: int) -> None:
-        """Blocks for what the row writes, and holes where nothing is read any more."""
+    def admit(self, slot: int, count: int, checkpoint: int = 0) -> None:
+        """Blocks for what a row of `count` new tokens writes, and holes where nothing is read any more."""
         request = self.requests[slot]
         begin, end = request.computed, request.computed + count
         for index, group in enumerate(self.groups):
@@ -161,7 +165,7 @@ class GroupDriver:
             else:
                 first = max(0, begin - request.replay * group.replayable)
                 wanted = set(range(first // g, (end - 1) // g + 1))
-                seen = max(0, begin - group.window + 1) // g if group.window else 0
+                seen = _first_seen(group, begin)
                 kept = wanted | {column for column in request.held[index] if column >= seen}
             self._keep(request, index, kept)
             for column in sorted(wanted - set(request.held[index])):
@@ -194,6 +198,13 @@ class GroupDriver:
         block = self._free[index].pop()
         self.blocks(index)[block] = 0
         return block
+
+
+def _first_seen(group: GroupLayout, tokens: int) -> int:
+    """The first column that is read by the token after so many."""
+    if group.kind == "state":
+        return (tokens - 1) // group.block_granularity
+    return max(0, tokens - group.window + 1) // group.block_granularity if group.window else 0
 
 
 def group_of(runner: ModelRunner, kind: str) -> GroupLayout:

@@ -49,14 +49,15 @@ def test_a_model_that_reads_its_weights_keeps_them(monkeypatch: pytest.MonkeyPat
     from transformers.models.llama.modeling_llama import LlamaMLP
 
     from data_plane.model.registry import load_model
-    from tests.models.driver import Driver
+    from tests.models.group_driver import GroupDriver
 
     def forward(self: LlamaMLP, rows: torch.Tensor) -> torch.Tensor:
         gated = self.act_fn(rows @ self.gate_proj.weight.transpose(0, 1)) * self.up_proj(rows)
         return self.down_proj(gated)
 
     monkeypatch.setattr(LlamaMLP, "forward", forward)
-    driver = Driver(load_model(str(saved("llama")), block_granularity=4, progress=lambda line: None).runner)
+    runner = load_model(str(saved("llama")), block_granularity=4, progress=lambda line: None).runner
+    driver = GroupDriver(runner, prefix_granularity=4)
     slot = driver.start([7, 8, 9])
     outputs = driver.finish(new_tokens=5, budget_tokens=8, most_chunk=8)
     assert outputs[slot] == generated(saved("llama"), [7, 8, 9], 5)

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoTokenizer
 
 from data_plane.model.registry import LoadedModel, load_model
-from tests.models.driver import Driver
+from tests.models.group_driver import GroupDriver
 
 pytestmark = [
     pytest.mark.live,
@@ -28,7 +28,7 @@ def tokenizer(loaded: LoadedModel) -> Any:
 
 def test_paris_is_the_capital_of_france(loaded: LoadedModel, tokenizer: Any) -> None:
     """Asked with its chat template, beside another question, it names Paris and stops by itself."""
-    driver = Driver(loaded.runner, blocks=64)
+    driver = GroupDriver(loaded.runner, prefix_granularity=16, parents=64)
     questions = ["What is the capital of France?", "Write one short sentence about the sea."]
     slots = [
         driver.start(

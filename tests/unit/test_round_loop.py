@@ -205,6 +205,15 @@ async def test_cached_tokens_are_those_of_the_first_admission() -> None:
         assert again.cached_tokens == 12
 
 
+async def test_a_request_that_was_thrown_out_is_not_cached_twice() -> None:
+    """J1: `b` hits nothing at first, is retracted, and finds its own pages: its client still reads 0 cached tokens."""
+    async with _running(SimulatedDevice(answers_at_once=True), pool=12, batch=2) as (loop, scheduler):
+        streams = [loop.submit(RequestSpec(name, pack(range(k, k + 20)), None)) for name, k in (("a", 0), ("b", 100))]
+        await asyncio.gather(*(_all(stream) for stream in streams))
+        assert scheduler.stats().retractions > 0
+        assert [stream.cached_tokens for stream in streams] == [0, 0]
+
+
 async def test_an_idle_loop_does_nothing() -> None:
     """No polling: with nothing to do the loop takes no turn at all."""
     async with _running(SimulatedDevice(answers_at_once=True)) as (loop, scheduler):
