@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -14,10 +15,14 @@ from control_plane.messages.columns import pack
 from control_plane.messages.wire import decode_events, encode_plan
 from control_plane.testing.checkers import PlanChecker
 from data_plane.builder import DeviceOptions, build_device
+from data_plane.forward_thread import Deliver, ForwardStepped
 from data_plane.model.base import GroupLayout, ModelRunner
 from data_plane.model.faulty import FaultyRunner
 from data_plane.model.stamp import StampOptions, StampRunner
 from data_plane.model.stamp_oracle import stamp_continuation
+from data_plane.rounds import Rounds
+from data_plane.streams.inline_streams import InlineStreams
+from data_plane.streams.sim_streams import SimStreams
 
 STOP_TOKEN = 0
 
@@ -132,7 +137,7 @@ def mixes_of_groups(draw: st.DrawFn) -> tuple[Group, ...]:
 def settings_of_programs(draw: st.DrawFn) -> Setting:
     """Small pools, budgets and pages."""
     return Setting(
-        prefix_granularity=draw(st.sampled_from([4, 8, 16])),
+        prefix_granularity=draw(st.sampled_from([4, 8, 16, 64])),
         groups=draw(mixes_of_groups()),
         budget_tokens=draw(st.integers(2, 40)),
         batch=draw(st.integers(1, 6)),
@@ -149,7 +154,7 @@ def settings_of_programs(draw: st.DrawFn) -> Setting:
 submissions = st.builds(
     Submit,
     base=st.integers(0, 1),
-    shared_tokens=st.integers(0, 40),
+    shared_tokens=st.integers(0, 90),
     own_tokens=st.integers(1, 20),
     max_new_tokens=st.one_of(st.none(), st.integers(1, 30)),
     seed=st.integers(0, 1),
@@ -172,9 +177,17 @@ class Story(Struct):
 
 
 class Program:
-    """Runs steps on a scheduler and an inline device whose answers come as late as the overlap depth allows."""
+    """Runs steps on a scheduler and a device whose rounds land as late as the overlap depth allows."""
 
-    def __init__(self, setting: Setting, *, strict: bool = True, fail_rounds: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        strict: bool = True,
+        fail_rounds: Collection[int] = (),
+        order_seed: int | None = None,
+    ) -> None:
+        """With an `order_seed` the device's streams run as late and as badly ordered as that seed makes them."""
         self.setting = setting
         self.stories: dict[int, Story] = {}
         self.plans: list[bytes] = []
@@ -190,12 +203,22 @@ class Program:
             max_batch_size=setting.batch,
             max_context_tokens=512,
             device_blocks=setting.pool,
+            check_order=True,
         )
-        specs, self._device = build_device(options, runner=runner, inline=True)
+        specs, self._device = build_device(
+            options,
+            runner=runner,
+            streams=InlineStreams if order_seed is None else partial(SimStreams, order_seed),
+            forward=self._make_forward,
+        )
         self.scheduler = Scheduler(setting.config(specs.groups))
         self._checker = PlanChecker(self.scheduler)
         self._answers: deque[bytes] = deque()
         self._device.start(self._answers.append)
+
+    def _make_forward(self, rounds: Rounds, deliver: Deliver) -> ForwardStepped:
+        self._forward = ForwardStepped(rounds, deliver)
+        return self._forward
 
     def run(self, steps: list[Step]) -> None:
         """All the steps, then until nobody is left."""
@@ -210,12 +233,13 @@ class Program:
                     for _ in range(rounds):
                         self._round()
         self._finish()
+        self.check_order()
 
     def _finish(self) -> None:
         """§8.3: every request ends within a bounded number of rounds."""
         tokens = sum(len(story.prompt) + story.limit_tokens for story in self.stories.values())
         for _ in range(100 + 20 * tokens):
-            if not self.scheduler.requests and not self._answers:
+            if not self.scheduler.requests and not self._has_flights:
                 return
             self._round()
         raise AssertionError(f"no end in sight: {self.scheduler.stats()}")
@@ -240,6 +264,10 @@ class Program:
         assert self.scheduler.clear_cache()
         assert self.scheduler.audit() == []
         assert self.scheduler.stats().free_blocks == self.setting.pool
+
+    def check_order(self) -> None:
+        """§8.5: an order between any two operations on a block. What the host knows, it knows from what landed."""
+        assert not self._device.violations, "\n".join(map(str, self._device.violations))
 
     def _submit(self, step: Submit) -> None:
         shared = [1 + (step.base * 97 + position * 7) % 250 for position in range(step.shared_tokens)]
@@ -267,7 +295,7 @@ class Program:
         self._advance([Abort(key)])
 
     def _round(self) -> None:
-        if self._answers and not self.scheduler.has_room:
+        if self._has_flights and not self.scheduler.has_room:
             self._land()
         plan = self.scheduler.next_plan()
         self._checker.check(plan)
@@ -275,12 +303,17 @@ class Program:
         assert self.scheduler.audit() == []
         if plan.has_work:
             self._device.execute(plan)
-        elif self._answers:
+        elif self._has_flights:
             self._land()
         else:
             assert not self.scheduler.requests, f"stalled: {self.scheduler.stats()}"
 
+    @property
+    def _has_flights(self) -> bool:
+        return self._device.stats().rounds_in_flight > 0
+
     def _land(self) -> None:
+        self._forward.land()
         self._advance(decode_events(self._answers.popleft()))
 
     def _advance(self, arrived: list[Event]) -> None:

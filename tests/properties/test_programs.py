@@ -64,6 +64,15 @@ def test_failing_forwards_cost_their_requests_only(setting: Setting, steps: list
     program.check_books()
 
 
+@given(setting=settings_of_programs(), steps=steps_of_programs, order_seed=st.integers(0, 2**16))
+def test_no_order_that_the_streams_allow_changes_a_token(setting: Setting, steps: list[Step], order_seed: int) -> None:
+    """§8.4, 8.5: work that comes as late, and as badly ordered, as it may: same tokens, and the order is proven."""
+    program = Program(setting, order_seed=order_seed)
+    program.run(steps)
+    program.check_tokens()
+    program.check_books()
+
+
 PROGRAM = """
 import hashlib
 from tests.properties.test_programs import fixed_program
