@@ -1,16 +1,17 @@
 """Puts the device side together: options in, plain facts and a handle out. All else stays local to it."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
 from control_plane.errors import ConfigError
+from data_plane.accesses import Accesses, NoAccesses, PlanAccesses
 from data_plane.capacity import free_memory_bytes
 from data_plane.cuda import has_cuda, load_cupy
 from data_plane.executor import Executor
 from data_plane.forward_thread import ForwardInline, ForwardThread
-from data_plane.handle import DeviceHandle
+from data_plane.handle import DeviceHandle, MakeForward
 from data_plane.memory.arena import Arena
 from data_plane.memory.device_memory import ArenaMemory
 from data_plane.memory.layout import ArenaLayout, plan_layout
@@ -19,9 +20,11 @@ from data_plane.model.base import GroupLayout, ModelFacts, ModelRunner
 from data_plane.model.stamp import StampOptions, StampRunner
 from data_plane.ops.table_edits import CudaTableEdits, HostTableEdits, TableEdits
 from data_plane.ops.zeroing import CudaZeroing, HostZeroing, Zeroing
+from data_plane.ordering import OrderChecker, Violation
 from data_plane.streams.base import Streams
 from data_plane.streams.host_streams import HostStreams
 from data_plane.streams.inline_streams import InlineStreams
+from data_plane.streams.ordered_streams import STREAM_NAMES, OrderedStreams
 
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -39,7 +42,8 @@ class DeviceOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `model` is a name that the registry knows, a folder, a file, or "stamp". At most one of `device_blocks` (parents
     without the null one) and `memory_bytes` is given; with neither, the pool takes what a full house can use, within
     a part of the memory that is free. `threads` bounds the CPU threads of one operation (None: as many as there are
-    cores). A dtype of "auto" is float32 on a CPU and the model's own on CUDA.
+    cores). A dtype of "auto" is float32 on a CPU and the model's own on CUDA. With `check_order` every pair of
+    operations on the streams is checked for an order between them (`ordering.py`), which takes time.
     """
 
     model: str
@@ -51,6 +55,7 @@ class DeviceOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     device_blocks: int | None = None
     memory_bytes: int | None = None
     threads: int | None = None
+    check_order: bool = False
 
     def validate(self) -> None:
         """Raise ConfigError naming every field that cannot work, or return."""
@@ -124,19 +129,25 @@ def build_device(
     progress: Progress = log.info,
     full_house: FullHouse | None = None,
     inline: bool = False,
+    streams: Callable[[], Streams] | None = None,
+    forward: MakeForward | None = None,
 ) -> tuple[DeviceSpecs, DeviceHandle]:
     """Load the model, lay out its memory, and return the facts and a handle that is not started yet.
 
     `runner` is used instead of what `options.model` names: a stamp model of another shape, a model that is made to
     fail (on the CPU unless `device` says otherwise). `progress` gets a line for people now and then. `full_house`
     says how many parents the pool could use at all when no size is given: whoever plans knows. An `inline` device has
-    no threads and executes and answers within `execute`, for tests and simulation on a CPU. Raises ConfigError
-    naming every problem found.
+    no threads and executes and answers within `execute`, for tests and simulation on a CPU; `streams` and `forward`
+    replace its own, or those of any device. Raises ConfigError naming every problem found.
     """
     specs, layout, runner = _plan(options, runner, progress, full_house)
     for line in layout.lines(specs.device_blocks):
         progress(line)
-    return specs, _assemble(specs, layout, runner, inline=inline)
+    if streams is None and specs.device == "cpu":
+        streams = InlineStreams if inline else HostStreams
+    if forward is None:
+        forward = ForwardInline if inline else ForwardThread
+    return specs, _assemble(specs, layout, runner, streams, forward, check_order=options.check_order)
 
 
 def _plan(
@@ -241,28 +252,38 @@ def _specs(
     )
 
 
-def _assemble(specs: DeviceSpecs, layout: ArenaLayout, runner: ModelRunner, *, inline: bool) -> DeviceHandle:
-    """The arena, the tables, the streams and the executor over them."""
+def _assemble(
+    specs: DeviceSpecs,
+    layout: ArenaLayout,
+    runner: ModelRunner,
+    make_streams: Callable[[], Streams] | None,
+    forward: MakeForward,
+    *,
+    check_order: bool,
+) -> DeviceHandle:
+    """The arena, the tables, the streams (None: those of CUDA) and the executor over them."""
     slots, groups = specs.max_batch_size, len(layout.groups)
     widths = [-(-specs.max_context_tokens // group.block_granularity) for group in layout.groups]
     block_counts = [(specs.device_blocks + 1) * group.packing for group in layout.groups]
     arena = Arena(layout, device_blocks=specs.device_blocks, device=specs.device)
-    streams: Streams
     tables: HostTables
     edits: TableEdits
     zeroing: Zeroing
     if specs.device == "cpu":
         tables = HostTables(slots=slots, widths=widths, block_counts=block_counts)
         memory = ArenaMemory(layout, arena, tables)
-        streams = InlineStreams() if inline else HostStreams()
         edits, zeroing = HostTableEdits(tables), HostZeroing(memory, groups=groups)
     else:
-        # It loads torch, which a device without CUDA may have to do without.
-        from data_plane.streams.cupy_streams import CupyStreams
-
         tables = cuda_tables = CudaTables(slots=slots, widths=widths, block_counts=block_counts)
         memory = ArenaMemory(layout, arena, tables)
-        streams, edits, zeroing = CupyStreams(), CudaTableEdits(cuda_tables), CudaZeroing(memory, groups=groups)
+        edits, zeroing = CudaTableEdits(cuda_tables), CudaZeroing(memory, groups=groups)
+    streams = _cuda_streams() if make_streams is None else make_streams()
+    accesses: Accesses = NoAccesses()
+    violations: Sequence[Violation] = ()
+    if check_order:
+        checker = OrderChecker([group.packing for group in layout.groups], STREAM_NAMES)
+        streams, violations = OrderedStreams(streams, checker), checker.violations
+        accesses = PlanAccesses(layout.groups, slots=slots, widths=widths, block_counts=block_counts)
     try:
         runner.attach(memory, slots=slots)
         if specs.device == "cuda":
@@ -271,6 +292,12 @@ def _assemble(specs: DeviceSpecs, layout: ArenaLayout, runner: ModelRunner, *, i
     except BaseException:
         streams.close()
         raise
-    executor = Executor(streams=streams, zeroing=zeroing, tables=edits, runner=runner)
-    forward = ForwardInline if inline else ForwardThread
-    return DeviceHandle(executor, streams, arena_bytes=arena.size_bytes, forward=forward)
+    executor = Executor(streams=streams, zeroing=zeroing, tables=edits, runner=runner, accesses=accesses)
+    return DeviceHandle(executor, streams, arena_bytes=arena.size_bytes, forward=forward, violations=violations)
+
+
+def _cuda_streams() -> Streams:
+    # It loads torch, which a device without CUDA may have to do without.
+    from data_plane.streams.cupy_streams import CupyStreams
+
+    return CupyStreams()

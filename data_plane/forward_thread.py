@@ -4,6 +4,7 @@ The first never waits for the device, so the next round is on its way while this
 and answered in the order in which they were submitted.
 """
 
+from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
@@ -85,24 +86,43 @@ class ForwardThread:
                 self._rounds.fail(round, error)
 
 
-class ForwardInline:
-    """The same without threads: `submit` carries the plan out, delivers its answer, and returns."""
+class ForwardStepped:
+    """The same without threads: `submit` hands the plan to the streams, and `land` waits for the oldest."""
 
     def __init__(self, rounds: Rounds, deliver: Deliver) -> None:
         self._rounds = rounds
         self._deliver = deliver
+        self._flights: deque[tuple[int, RoundInFlight | None]] = deque()
         self._closed = False
         self.answered_count = 0
 
     def submit(self, round: int, plan: bytes) -> None:
-        """Carry the plan out now."""
+        """Hand the plan to the streams now."""
         if self._closed:
             raise DeviceFailed(f"round {round} came after the device was closed")
-        events = self._rounds.end(round, self._rounds.begin(round, plan))
+        self._flights.append((round, self._rounds.begin(round, plan)))
+
+    def land(self) -> bool:
+        """Wait for the oldest round that is out, and deliver its answer if it has one. False when none is out."""
+        if not self._flights:
+            return False
+        events = self._rounds.end(*self._flights.popleft())
         self.answered_count += 1
         if events:
             self._deliver(encode_events(events))
+        return True
 
     def close(self) -> None:
-        """Refuse further plans."""
+        """Land what is out and refuse further plans."""
         self._closed = True
+        while self.land():
+            pass
+
+
+class ForwardInline(ForwardStepped):
+    """Every round lands before `submit` returns."""
+
+    def submit(self, round: int, plan: bytes) -> None:
+        """Carry the plan out and deliver its answer now."""
+        super().submit(round, plan)
+        self.land()

@@ -1,6 +1,6 @@
 """Everything the loop may ask of the device, by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -9,8 +9,11 @@ from control_plane.messages import ExecutionPlan
 from control_plane.messages.wire import encode_plan
 from data_plane.executor import Executor
 from data_plane.forward_thread import Deliver, Forward, ForwardThread
+from data_plane.ordering import Violation
 from data_plane.rounds import Rounds
 from data_plane.streams.base import Streams
+
+MakeForward = Callable[[Rounds, Deliver], Forward]
 
 
 class DeviceStats(Struct, frozen=True):
@@ -31,8 +34,11 @@ class DeviceHandle:
         streams: Streams,
         *,
         arena_bytes: int,
-        forward: Callable[[Rounds, Deliver], Forward] = ForwardThread,
+        forward: MakeForward = ForwardThread,
+        violations: Sequence[Violation] = (),
     ) -> None:
+        """`violations` is what an order checker finds, if there is one: it may grow."""
+        self.violations = violations
         self._rounds = Rounds(executor)
         self._streams = streams
         self._arena_bytes = arena_bytes

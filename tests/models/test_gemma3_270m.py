@@ -4,10 +4,10 @@ import importlib.util
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from data_plane.model.registry import LoadedModel, load_model
-from tests.models.driver import Driver
+from tests.models.group_driver import GroupDriver, group_of
 from tests.models.shapes import generated
 
 pytestmark = [
@@ -51,7 +51,7 @@ def test_eight_prompts_in_chunks_of_64_write_what_generate_writes(
     loaded: LoadedModel, prompts: list[list[int]]
 ) -> None:
     """Greedy in float32, all at once, every token identical to each prompt run alone."""
-    driver = Driver(loaded.runner, blocks=128)
+    driver = GroupDriver(loaded.runner, prefix_granularity=16)
     slots = [driver.start(prompt) for prompt in prompts]
     outputs = driver.finish(new_tokens=NEW_TOKENS, budget_tokens=64, most_chunk=64)
     for slot, prompt in zip(slots, prompts, strict=True):
@@ -60,10 +60,10 @@ def test_eight_prompts_in_chunks_of_64_write_what_generate_writes(
 
 def test_the_layers_are_what_the_family_has(loaded: LoadedModel) -> None:
     """Layers 5, 11 and 17 see everything; the others the last 512 tokens, and the file says neither."""
-    config = loaded.runner._decoder.config
-    full = [index for index, kind in enumerate(config.layer_types) if kind == "full_attention"]
-    windows = [layer.rule.window for layer in loaded.runner._decoder.layers]
-    assert full == [5, 11, 17]
-    assert windows == [0 if index in full else 512 for index in range(18)]
+    full, sliding = (group_of(loaded.runner, kind) for kind in ("full", "sliding"))
+    assert (full.layers, full.window) == ((5, 11, 17), 0)
+    assert (sliding.layers, sliding.window) == (tuple(sorted({*range(18)} - {5, 11, 17})), 512)
+    assert sliding.block_bytes == 5 * full.block_bytes
+    config = AutoConfig.from_pretrained(loaded.tokenizer_path)
     assert config.rope_parameters["full_attention"]["rope_theta"] == 1e6
     assert config.rope_parameters["sliding_attention"]["rope_theta"] == 1e4

@@ -5,16 +5,19 @@ from control_plane.testing.rounds import Rounds
 
 
 def test_an_incomplete_prefill_gives_way_before_a_decode(rounds: Rounds) -> None:
-    """R5.5: a decode finds no block while a prompt is half computed: nobody reads that prompt yet, so it goes."""
-    rounds.configure(pool=9, budget_tokens=12, batch=3)
-    rounds.submit(a=(8, None), b=(30, None))
-    rounds.run(3)
-    rounds.skip()
-    rounds.run(6)
+    """R5.5: a decode finds no block while a prompt is half computed: nobody reads that prompt yet, so it goes.
+
+    Though the decode would release twice as much.
+    """
+    rounds.configure(pool=9, budget_tokens=13, batch=3)
+    rounds.submit(a=20)
+    rounds.run(2)
+    rounds.submit(b=30)
+    rounds.run(12)
     assert "retracts b" in rounds.history()
     assert "retracts a" not in rounds.history()
     rounds.run_to_end()
-    assert [len(tokens) for tokens in rounds.outputs.values()] == [28, 6]
+    assert [len(tokens) for tokens in rounds.outputs.values()] == [16, 6]
 
 
 def test_a_covered_request_is_spared(rounds: Rounds) -> None:
@@ -23,6 +26,7 @@ def test_a_covered_request_is_spared(rounds: Rounds) -> None:
     rounds.submit(a=(16, 16), b=8)
     rounds.run_to_end()
     assert "retracts a" not in rounds.history()
+    assert "retracts b at 17 for b" in rounds.history()
     assert [len(tokens) for tokens in rounds.outputs.values()] == [16, 40]
 
 

@@ -18,10 +18,11 @@ from control_plane.messages import (
     TableEdit,
 )
 from control_plane.messages.columns import Int32s, pack, view
+from data_plane.accesses import PlanAccesses
 from data_plane.batch.rows import Rows
 from data_plane.executor import Executor
 from data_plane.faults import ModelFailed, PlanFault
-from data_plane.model.base import DeviceMemory, ModelFacts
+from data_plane.model.base import DeviceMemory, GroupLayout, ModelFacts
 from data_plane.streams.base import NO_BLOCKS, Access, FirstError, StreamEvent, Tier, Work
 from data_plane.streams.inline_streams import InlineEvent, InlineStreams
 
@@ -177,14 +178,18 @@ def test_the_fields_are_carried_out_in_the_order_in_which_they_stand() -> None:
 
 
 def test_what_touches_the_models_memory_is_enqueued_and_not_done_at_once() -> None:
-    """On a deferred stream nothing of it happened when `execute` returns; the zeroed blocks are declared."""
+    """On a deferred stream nothing of it happened when `execute` returns; where asked for, accesses are declared."""
     fake, streams = Fake(), DeferredStreams()
-    flight = executor(fake, streams).execute(full_plan())
+    accesses = PlanAccesses([GroupLayout("full", "full", 4, 64)], slots=2, widths=[4], block_counts=[9])
+    device = Executor(
+        streams=streams, zeroing=fake, tables=fake, runner=fake, host_tier=fake, remote=fake, accesses=accesses
+    )
+    flight = device.execute(full_plan())
     assert fake.calls == ["stores", "load_backs", "remote_prefill", "remote_decode"]
     forward = streams.forward
     assert isinstance(forward, DeferredStream)
-    assert forward.labels == ["zero", "tables", "bindings", "forward"]
-    (span,) = forward.accesses["zero"].writes
+    assert forward.labels == [f"{step} of round 1" for step in ("zero", "tables", "bindings", "forward")]
+    (span,) = forward.accesses["zero of round 1"].writes
     assert (span.tier, span.group, span.blocks.tolist()) == (Tier.DEVICE, 0, [3])
     flight.tokens()
     assert fake.calls[4:] == ["zero", "tables", "bind 0", "bind 1", "forward"]

@@ -7,14 +7,21 @@ import pytest
 
 from control_plane.errors import ConfigError, DeviceFailed
 from data_plane.cuda import has_cuda
+from data_plane.ordering import OrderChecker
 from data_plane.streams.base import Stream, Streams
 from data_plane.streams.host_streams import HostStreams
 from data_plane.streams.inline_streams import InlineStreams
+from data_plane.streams.ordered_streams import STREAM_NAMES, OrderedStreams
+from data_plane.streams.sim_streams import SimStreams
 
 WAIT_S = 30.0
 
 
-@pytest.fixture(params=[HostStreams, InlineStreams])
+def observed_streams() -> OrderedStreams:
+    return OrderedStreams(SimStreams(seed=3), OrderChecker([1], STREAM_NAMES))
+
+
+@pytest.fixture(params=[HostStreams, InlineStreams, SimStreams, observed_streams])
 def streams(request: pytest.FixtureRequest) -> Iterator[Streams]:
     made: Streams = request.param()
     yield made
