@@ -95,6 +95,10 @@ def load_tokenizer(specs: "DeviceSpecs", progress: Callable[[str], None]) -> Tok
 
 def assemble(config: EngineConfig, loaded: LoadedDevice) -> Assembly:
     """The control plane for a loaded device. Raises ConfigError when the device's sizes and the settings disagree."""
+    if not __debug__:
+        loaded.handle.close()
+        # Rounds rely on facts that assertions check; without them a fault would go on as wrong output.
+        raise ConfigError(["python runs with -O, which removes assertions: start it without"])
     try:
         scheduler = Scheduler(scheduler_config(config, loaded.specs))
         if config.record is None:

@@ -56,8 +56,11 @@ class Narrator:
             keys, begins, lengths = (view(c).tolist() for c in (batch.keys, batch.prefix_lengths, batch.input_lengths))
             self._keys_of_round[plan.round] = keys
             self._keys_of_round.pop(plan.round - 3, None)  # deeper overlap than any scheduler's
-            extends = zip(keys[: batch.num_extends], begins, lengths, strict=False)
-            chunks = [f"{self._name(key)}[{begin}:{begin + length})" for key, begin, length in extends]
+            replays = view(batch.replay_lengths).tolist()
+            chunks = [
+                f"{self._name(key)}[{begin + replay}:{begin + length})" + f" replaying {replay}" * bool(replay)
+                for key, begin, length, replay in zip(keys, begins, lengths, replays, strict=False)
+            ]
             decodes = [self._name(key) for key in keys[batch.num_extends :]]
             if chunks:
                 parts.append("prefill " + " ".join(chunks))

@@ -1,5 +1,8 @@
 """`tokenspeed plan`: what fits, told before anything is served, and true when it is."""
 
+import subprocess
+import sys
+
 import pytest
 
 from control_plane import CapacityModel, ConfigError
@@ -42,3 +45,11 @@ def test_what_cannot_work_is_refused() -> None:
     """Too little memory for a block is an error that says how much is needed."""
     with pytest.raises(ConfigError, match="memory_bytes=100 must be at least 512"):
         _plan(memory_bytes=100)
+
+
+def test_an_engine_needs_its_assertions() -> None:
+    """`python -O` would let a fault go on as wrong output: it is refused, with the fix."""
+    program = "from tokenspeed import Engine, EngineConfig; Engine(EngineConfig(model='stamp'))"
+    result = subprocess.run([sys.executable, "-O", "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode != 0
+    assert "removes assertions: start it without" in result.stderr
