@@ -263,7 +263,9 @@ def _assemble(
 ) -> DeviceHandle:
     """The arena, the tables, the streams (None: those of CUDA) and the executor over them."""
     slots, groups = specs.max_batch_size, len(layout.groups)
-    widths = [-(-specs.max_context_tokens // group.block_granularity) for group in layout.groups]
+    # A planner may hold blocks past the last token of the longest request: by less than a prefix page.
+    longest_tokens = specs.max_context_tokens + specs.prefix_granularity
+    widths = [-(-longest_tokens // group.block_granularity) for group in layout.groups]
     block_counts = [(specs.device_blocks + 1) * group.packing for group in layout.groups]
     arena = Arena(layout, device_blocks=specs.device_blocks, device=specs.device)
     tables: HostTables

@@ -50,7 +50,8 @@ class Scheduler:
                 [f"device_blocks={config.device_blocks} cannot hold even a request of one token; raise device_blocks"]
             )
         longest_tokens = self.max_single_request_tokens + config.decode_width * (2 + config.overlap_depth)
-        self._coordinator = CacheCoordinator(config, longest_tokens=longest_tokens)
+        # A reserve may reach past the last token that a request can have: by a growth block at most.
+        self._coordinator = CacheCoordinator(config, longest_tokens=longest_tokens + config.prefix_granularity)
         self.resident = ResidentTable(slots=config.max_batch_size, longest_tokens=longest_tokens)
         self.admission = Admission(config, self._coordinator, self.resident)
         self.requests: dict[int, Request] = {}

@@ -259,3 +259,14 @@ def test_parents_shared_by_groups_are_counted_once(rounds: Rounds) -> None:
         assert stats.used_blocks + stats.cached_blocks + stats.free_blocks == 20
     assert not rounds.scheduler.requests
     assert rounds.scheduler.stats().used_blocks == 0
+
+
+@pytest.mark.parametrize("granularity", [1, 2, 4, 8])
+def test_reserves_reach_past_the_context(granularity: int) -> None:
+    """R3.4: a prompt that ends just before the context's end still banks its growth block, and runs to the end."""
+    for context in range(16, 26):
+        groups = (_full(granularity), _state(granularity))
+        story = Rounds(P=8, groups=groups, pool=100, max_context_tokens=context, budget_tokens=64)
+        story.submit(a=context - 1, b=context - 2, c=context - 8)
+        story.run_to_end()
+        assert [len(tokens) for tokens in story.outputs.values()] == [1, 2, 8]
