@@ -25,6 +25,7 @@ from data_plane.streams.inline_streams import InlineStreams
 from data_plane.streams.sim_streams import SimStreams
 
 STOP_TOKEN = 0
+CONTEXT = 150
 
 
 class Submit(Struct, frozen=True):
@@ -95,7 +96,7 @@ class Setting(Struct, frozen=True):
                 )
                 for group in groups
             ),
-            max_context_tokens=256,
+            max_context_tokens=CONTEXT,
             overlap_depth=self.overlap_depth,
             mixed=self.mixed,
             prefix_cache=self.prefix_cache,
@@ -201,7 +202,7 @@ class Program:
             model="stamp",
             prefix_granularity=setting.prefix_granularity,
             max_batch_size=setting.batch,
-            max_context_tokens=512,
+            max_context_tokens=CONTEXT,
             device_blocks=setting.pool,
             check_order=True,
         )
