@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from control_plane.messages import ExecutionPlan
 from control_plane.messages.columns import pack
+from data_plane.accesses import PlanAccesses
 from data_plane.batch.rows import Rows
 from data_plane.memory.arena import Arena
 from data_plane.memory.device_memory import ArenaMemory
@@ -40,7 +41,8 @@ class Device:
         self.groups = layout.groups
         widths = [-(-REACH_TOKENS // group.block_granularity) for group in layout.groups]
         counts = [(blocks + 1) * group.packing for group in layout.groups]
-        self.tables = HostTables(slots=8, widths=widths, block_counts=counts)
+        self._sizes: dict[str, Any] = {"slots": 8, "widths": widths, "block_counts": counts}
+        self.tables = HostTables(**self._sizes)
         self.memory = ArenaMemory(layout, Arena(layout, device_blocks=blocks, device="cpu"), self.tables)
         self.zeroing = HostZeroing(self.memory, groups=len(layout.groups))
         self.runner.attach(self.memory, slots=8)
@@ -49,6 +51,10 @@ class Device:
         )
         self.tokens: dict[int, list[int]] = {}
         self.slots: dict[int, int] = {}
+
+    def accesses(self) -> PlanAccesses:
+        """What declares the accesses of plans for this device."""
+        return PlanAccesses(self.groups, **self._sizes)
 
     def run(
         self, extends: Mapping[int, int] | None = None, *decodes: int, checkpoints: Mapping[int, int] | None = None
