@@ -11,6 +11,8 @@ from control_plane.testing.rounds import Rounds
 
 # A name that a loader does not find must be an error at once, not a download.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Before torch is loaded: workers that spin between operations take the cores that other threads need.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Tokenizers would start threads before a test forks or starts a server.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
