@@ -105,8 +105,14 @@ class SchedulerConfig(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def min_prefill_chunk_tokens(self) -> int:
-        """The smallest budget with which any prefill can advance: a page for a snapshot, a replay with progress."""
-        if self.has_state:
+        """The smallest budget with which any prefill can advance.
+
+        A page where chunks must end on pages: for a snapshot, or on the way to a promotion boundary, which there can
+        be where closed groups may hold more of a prefix than others. With replay, a window and progress behind it.
+        """
+        is_closed = {group.is_prefix_closed for group in self.groups if not group.replayable}
+        may_promote = self.prefix_cache and len(is_closed) == 2
+        if self.has_state or (may_promote and not self.replay_window_tokens):
             return self.prefix_granularity
         if window := self.replay_window_tokens:
             return window + max(window, self.prefix_granularity)

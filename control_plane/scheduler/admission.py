@@ -16,6 +16,7 @@ from control_plane.fsm.states import PrefillDone, Prefilling
 from control_plane.fsm.tokens import Window
 from control_plane.messages import NoteKind, SlotBinding
 from control_plane.messages.columns import pack
+from control_plane.scheduler.flights import FlightLog
 from control_plane.scheduler.group_demands import (
     PrefillReserve,
     decode_demands,
@@ -63,8 +64,15 @@ class Refusal(Struct, frozen=True):
 class Admission:
     """Admits first chunks, further chunks and decode steps."""
 
-    def __init__(self, config: SchedulerConfig, coordinator: CacheCoordinator, resident: ResidentTable) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        coordinator: CacheCoordinator,
+        resident: ResidentTable,
+        flights: FlightLog,
+    ) -> None:
         self._config = config
+        self._flights = flights
         self._coordinator = coordinator
         self._resident = resident
         self._chunk_rules = ChunkRules(
@@ -241,6 +249,8 @@ class Admission:
         if isinstance(granted, Granted):
             request.resources.progress = granted.progress
             output.record_grant(granted)
+            if granted.listed and request.resources.results_in_flight:
+                self._flights.pages_listed(request.key, granted.listed)
         return granted
 
     def _chunk_scheduled(self, request: Request, slot: int, window: Window) -> None:

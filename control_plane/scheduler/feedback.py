@@ -10,20 +10,12 @@ from msgspec import Struct
 from control_plane.cache.coordinator.coordinator import CacheCoordinator
 from control_plane.fsm.request import Request
 from control_plane.fsm.states import resources_of
-from control_plane.messages import ExecutionPlan, ExtendResult, Finish, FinishReason, ForwardFailed, Retract
-from control_plane.messages.columns import Int32s, view
+from control_plane.messages import ExtendResult, Finish, FinishReason, ForwardFailed, Retract
+from control_plane.messages.columns import view
 from control_plane.scheduler.admission import Admission
+from control_plane.scheduler.flights import FlightLog
 from control_plane.scheduler.line import Candidates
 from control_plane.scheduler.resident import ResidentTable
-
-
-class InFlight(Struct, frozen=True):
-    """A forward that is out: whose rows it computes, from which position on."""
-
-    round: int
-    keys: Int32s
-    slots: Int32s
-    begins: Int32s
 
 
 class Ended(Struct, frozen=True):
@@ -45,42 +37,23 @@ class Feedback:
         admission: Admission,
         line: Candidates,
         requests: dict[int, Request],
+        flights: FlightLog,
     ) -> None:
         self._coordinator = coordinator
         self._resident = resident
         self._admission = admission
         self._line = line
         self._requests = requests
-        self._in_flight: dict[int, InFlight] = {}
-        self._void: dict[int, set[int]] = {}
-        self._orphans: dict[int, list[list[Int32s]]] = {}
+        self._flights = flights
         self.generated_tokens = 0
         self.retractions = 0
 
-    @property
-    def rounds_in_flight(self) -> int:
-        """Forwards that have not reported."""
-        return len(self._in_flight)
-
-    def forward_scheduled(self, plan: ExecutionPlan) -> None:
-        """A plan's batch is about to be out."""
-        batch = plan.forward
-        if batch is not None:
-            self._in_flight[plan.round] = InFlight(
-                plan.round, view(batch.keys), view(batch.slots), view(batch.prefix_lengths)
-            )
-
-    def void_keys(self, round_number: int) -> frozenset[int]:
-        """Requests whose tokens from this round's forward do not count: they were thrown out since and go on."""
-        return frozenset(self._void.get(round_number, ()))
-
     def land(self, result: ExtendResult) -> None:
         """A forward landed: tokens are appended, and it is no longer out against anybody's pages (R2.2)."""
-        flight = self._in_flight.pop(result.round, None)
-        if flight is None:
+        report = self._flights.reported(result.round)
+        if report is None:
             return
-        self._void.pop(result.round, None)
-        self._orphans.pop(result.round, None)
+        flight, _ = report
         keys, counts, tokens = view(result.keys), view(result.counts), view(result.tokens)
         assert np.array_equal(keys, flight.keys), f"the result of round {result.round} names other requests"
         assert len(counts) == len(keys), f"the result of round {result.round} lacks counts"
@@ -99,37 +72,26 @@ class Feedback:
         Pages of its window may be listed already, and a request of a later round may have taken them: it prefills
         again, since what it read was never written.
         """
-        flight = self._in_flight.pop(event.round, None)
-        if flight is None:
+        report = self._flights.reported(event.round)
+        if report is None:
             return []
-        self._void.pop(event.round, None)
+        flight, unwritten = report
         current = self._resident.owned_since(flight.slots, flight.keys, event.round)
         failed = [int(key) for key in flight.keys[current]]
-        unwritten = self._orphans.pop(event.round, [])
         for slot, begin in zip(flight.slots[current].tolist(), flight.begins[current].tolist(), strict=True):
-            unwritten.append(self._coordinator.tail_blocks(slot, begin))
+            unwritten += enumerate(self._coordinator.tail_blocks(slot, begin))
         misled: dict[int, None] = {}
-        for tails in unwritten:
-            for group, blocks in enumerate(tails):
-                listed = self._coordinator.discard(group, blocks)
-                if len(listed):
-                    holders = self._coordinator.tables.slots_holding(group, listed)
-                    misled.update(dict.fromkeys(int(self._resident.key[holder]) for holder in holders))
+        for group, blocks in unwritten:
+            listed = self._coordinator.discard(group, blocks)
+            if len(listed):
+                holders = self._coordinator.tables.slots_holding(group, listed)
+                misled.update(dict.fromkeys(int(self._resident.key[holder]) for holder in holders))
         for key in failed:
             misled.pop(key, None)
             self._requests[key].apply(Finish(key, FinishReason.ERROR))
         for key in misled:
             self.retract(Retract(key))
         return [Ended(key, FinishReason.ERROR, event.message) for key in failed]
-
-    def pages_leave(self, key: int, slot: int) -> None:
-        """A request lets go of its pages. Forwards still out write them; should one fail, its pages are known."""
-        if not self._resident.forwards_out[slot]:
-            return
-        for flight in self._in_flight.values():
-            for row in np.flatnonzero(flight.keys == key).tolist():
-                tails = self._coordinator.tail_blocks(slot, int(flight.begins[row]))
-                self._orphans.setdefault(flight.round, []).append(tails)
 
     def finish(self, event: Finish) -> None:
         """A stop rule was met. What the request computed is published, then everything is given back."""
@@ -147,9 +109,7 @@ class Feedback:
             return
         slot = request.resources.slot
         tokens = self._resident.tokens(slot).copy()
-        for flight in self._in_flight.values():
-            if event.key in flight.keys:
-                self._void.setdefault(flight.round, set()).add(event.key)
+        self._flights.disown(event.key)
         request.apply(event)
         request.rebase(tokens)
         self.retractions += 1

@@ -26,6 +26,7 @@ from control_plane.scheduler.admission import Admission, AdmissionFeedback
 from control_plane.scheduler.capacity_model import CapacityModel
 from control_plane.scheduler.explain import explain
 from control_plane.scheduler.feedback import Ended, Feedback
+from control_plane.scheduler.flights import FlightLog
 from control_plane.scheduler.line import Candidates
 from control_plane.scheduler.plan_build import PlanBuild
 from control_plane.scheduler.resident import ResidentTable
@@ -53,7 +54,8 @@ class Scheduler:
         # A reserve may reach past the last token that a request can have: by a growth block at most.
         self._coordinator = CacheCoordinator(config, longest_tokens=longest_tokens + config.prefix_granularity)
         self.resident = ResidentTable(slots=config.max_batch_size, longest_tokens=longest_tokens)
-        self.admission = Admission(config, self._coordinator, self.resident)
+        self._flights = FlightLog(self._coordinator)
+        self.admission = Admission(config, self._coordinator, self.resident, self._flights)
         self.requests: dict[int, Request] = {}
         self._line = Candidates(self._coordinator, max_overtakes=config.max_overtakes)
         self._feedback = Feedback(
@@ -62,6 +64,7 @@ class Scheduler:
             admission=self.admission,
             line=self._line,
             requests=self.requests,
+            flights=self._flights,
         )
         self._stall_watch = StallWatch()
         self._build_plan = build_mixed_plan if config.mixed else build_unmixed_plan
@@ -104,7 +107,7 @@ class Scheduler:
     @property
     def has_room(self) -> bool:
         """Whether one more round may be planned before an earlier one's result is known."""
-        return self._feedback.rounds_in_flight <= self.config.overlap_depth
+        return len(self._flights) <= self.config.overlap_depth
 
     def submit(self, specs: Sequence[RequestSpec]) -> list[int]:
         """Accept all of `specs` and return their internal keys; or raise RequestRejected and accept none."""
@@ -155,14 +158,14 @@ class Scheduler:
         plan = build.finish(self._coordinator.tables)
         if plan.has_work:
             self._round += 1
-            self._feedback.forward_scheduled(plan)
-        is_stalled = bool(self.requests) and not plan.has_work and not self._feedback.rounds_in_flight
+            self._flights.scheduled(plan)
+        is_stalled = bool(self.requests) and not plan.has_work and not self._flights
         self._stall_watch.observe(is_stalled=is_stalled)
         return plan
 
     def void_keys(self, round_number: int) -> frozenset[int]:
         """Requests whose tokens from this round's forward must not reach their clients."""
-        return self._feedback.void_keys(round_number)
+        return self._flights.void_keys(round_number)
 
     @property
     def is_mixed(self) -> bool:
@@ -176,7 +179,7 @@ class Scheduler:
     @property
     def rounds_in_flight(self) -> int:
         """Forwards that have not reported."""
-        return self._feedback.rounds_in_flight
+        return len(self._flights)
 
     def next_retraction_epoch(self) -> int:
         """A number that rises with every retraction."""
@@ -200,7 +203,7 @@ class Scheduler:
             cached_blocks=cached,
             free_blocks=free,
             total_blocks=self.config.device_blocks,
-            rounds_in_flight=self._feedback.rounds_in_flight,
+            rounds_in_flight=len(self._flights),
             stalled_rounds=self._stall_watch.rounds,
             rounds=self._round,
             requests=self._submitted,
@@ -253,7 +256,8 @@ class Scheduler:
     def _release(self, request: Request, resources: ForwardResources) -> None:
         """A move dropped the bundle: pages, slot and places in line are given back, in this one place."""
         slot = resources.slot
-        self._feedback.pages_leave(request.key, slot)
+        if self.resident.forwards_out[slot]:
+            self._flights.pages_leave(request.key, slot)
         if request in self._line.prefilling:
             self._line.prefilling.remove(request)
         self._line.decoding.leave(request.key, slot)

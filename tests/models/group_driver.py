@@ -80,7 +80,7 @@ class GroupDriver:
             if group.replayable:
                 request.replay = min(group.window, tokens)
                 continue
-            for column in range(_first_seen(group, tokens), -(-tokens // group.block_granularity)):
+            for column in _seen_after(group, tokens):
                 self._hold(request, index, column, other.held[index][column])
             self._tell(slot, index)
         request.computed = tokens
@@ -155,18 +155,16 @@ class GroupDriver:
         """Blocks for what a row of `count` new tokens writes, and holes where nothing is read any more."""
         request = self.requests[slot]
         begin, end = request.computed, request.computed + count
+        if any(group.kind == "state" for group in self.groups):
+            request.checkpoints |= {at for at in (checkpoint, end) if at and at % self.pages == 0}
         for index, group in enumerate(self.groups):
             g = group.block_granularity
             if group.kind == "state":
-                wanted = {(end - 1) // g} | ({(checkpoint - 1) // g} if checkpoint else set())
-                request.checkpoints |= {at for at in (checkpoint, end) if at and at % self.pages == 0}
-                read = {(begin - 1) // g} if begin else set()
-                kept = read | wanted | {(at - 1) // g for at in request.checkpoints}
+                wanted = {(at - 1) // g for at in (end, checkpoint) if at}
             else:
                 first = max(0, begin - request.replay * group.replayable)
                 wanted = set(range(first // g, (end - 1) // g + 1))
-                seen = _first_seen(group, begin)
-                kept = wanted | {column for column in request.held[index] if column >= seen}
+            kept = wanted.union(*(_seen_after(group, at) for at in (begin, *request.checkpoints)))
             self._keep(request, index, kept)
             for column in sorted(wanted - set(request.held[index])):
                 self._hold(request, index, column, self._take(index))
@@ -200,11 +198,12 @@ class GroupDriver:
         return block
 
 
-def _first_seen(group: GroupLayout, tokens: int) -> int:
-    """The first column that is read by the token after so many."""
+def _seen_after(group: GroupLayout, tokens: int) -> range:
+    """The columns that are read by the token after so many, its own apart."""
+    end = -(-tokens // group.block_granularity)
     if group.kind == "state":
-        return (tokens - 1) // group.block_granularity
-    return max(0, tokens - group.window + 1) // group.block_granularity if group.window else 0
+        return range(max(0, end - 1), end)
+    return range(max(0, tokens - group.window + 1) // group.block_granularity if group.window else 0, end)
 
 
 def group_of(runner: ModelRunner, kind: str) -> GroupLayout:

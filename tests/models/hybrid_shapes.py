@@ -12,6 +12,7 @@ from transformers import (
     BambaConfig,
     FalconH1Config,
     GraniteMoeHybridConfig,
+    LaraMiniConfig,
     Lfm2Config,
     NemotronHConfig,
     OlmoHybridConfig,
@@ -62,6 +63,12 @@ HYBRIDS: dict[str, Callable[[], Any]] = {
         n_groups=2,
         ssm_state_size=16,
         chunk_size=16,
+    ),
+    "lara_mini": lambda: LaraMiniConfig(
+        **COMMON,
+        **{**_DELTA, "layer_types": ["linear_attention", "sliding_attention", "linear_attention", "full_attention"]},
+        **_EXPERTS,
+        sliding_window=8,
     ),
     "lfm2": lambda: Lfm2Config(**COMMON, layer_types=["conv", "full_attention"] * 2),
 }

@@ -99,6 +99,13 @@ def test_layers_of_both_kinds_keep_rows_and_states() -> None:
     assert group_of(runner, "full").layers == group_of(runner, "state").layers == (0, 1, 2, 3)
 
 
+def test_a_hybrid_may_have_windows_too() -> None:
+    """LaRA mini has full, sliding and recurrent layers: three groups in one arena."""
+    runner = driver_of("lara_mini").runner
+    groups = [(group.id, group.layers, group.window) for group in runner.facts.groups]
+    assert groups == [("full", (3,), 0), ("sliding", (1,), 8), ("state", (0, 2), 0)]
+
+
 def test_the_facts_are_the_configurations() -> None:
     """Vocabulary, context, stop tokens, and which layers are in which group."""
     runner = driver_of("bamba").runner

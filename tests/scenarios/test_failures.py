@@ -2,7 +2,7 @@
 
 import pytest
 
-from control_plane import InvalidTransition
+from control_plane import CacheGroupConfig, GroupKind, InvalidTransition
 from control_plane.messages import Finish, Retract
 from control_plane.testing.rounds import Rounds
 
@@ -60,6 +60,20 @@ def test_an_abort_does_not_save_pages_whose_forward_fails(rounds: Rounds) -> Non
     rounds.run_to_end()
     assert rounds.outputs["b"] == [2000 + position for position in range(49, 52)]
     assert rounds.scheduler.stats().retractions == 1
+
+
+def test_pages_that_slid_out_of_a_failed_forward_are_not_hit(rounds: Rounds) -> None:
+    """Depth 1: round 1's page is listed in round 2 and slides out of its window in that step; then round 1 fails."""
+    rounds.configure(
+        groups=(CacheGroupConfig("sliding", GroupKind.SLIDING, 4, window=2),), overlap_depth=1, fail={1}, batch=2
+    )
+    rounds.submit(tokens={"a": [1, 2, 3, 4, 5]}, a=(5, 4))
+    rounds.run(2)
+    rounds.run()
+    rounds.submit(tokens={"b": [1, 2, 3, 4, 5]}, b=(5, 4))
+    rounds.run_to_end()
+    assert rounds.reasons == {"a": "error", "b": "length"}
+    assert "hit b" not in rounds.history()
 
 
 def test_a_retract_from_the_runtime_publishes_nothing(rounds: Rounds) -> None:

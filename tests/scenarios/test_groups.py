@@ -270,3 +270,12 @@ def test_reserves_reach_past_the_context(granularity: int) -> None:
         story.submit(a=context - 1, b=context - 2, c=context - 8)
         story.run_to_end()
         assert [len(tokens) for tokens in story.outputs.values()] == [1, 2, 8]
+
+
+def test_a_budget_that_cannot_reach_a_promotion_boundary_is_refused() -> None:
+    """R3.3: beside a full group a sliding one may have to be promoted, in chunks that end on pages: a page must fit."""
+    groups = (_full(), _sliding(2))
+    with pytest.raises(ConfigError, match=r"smallest prefill chunk \(4 tokens\)"):
+        small_config(groups=groups, batch=1, budget_tokens=4).validate()
+    small_config(groups=groups, batch=1, budget_tokens=5).validate()
+    small_config(groups=(_sliding(2),), batch=1, budget_tokens=2).validate()

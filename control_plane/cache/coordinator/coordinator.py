@@ -93,7 +93,7 @@ class CacheCoordinator:
             return self._refusal(wanted, None)
         self.freed_count += step.conclude()
         fresh = self._take(slot, demands, wanted)
-        return Granted(fresh, evicted, step.progress_after())
+        return Granted(fresh, evicted, step.progress_after(), step.listed)
 
     def publish(self, slot: int, progress: RequestProgress) -> None:
         """Publish completed pages outside an admission: at a finish or a retraction."""

@@ -72,12 +72,20 @@ class RequestProgress(Struct, frozen=True, gc=False):
         return None
 
 
+Listed = tuple[int, int, int]
+"""(group, block, token at which what it holds ends)"""
+
+
 class Granted(Struct, frozen=True, gc=False):
-    """An admission succeeded. `fresh` are the new blocks of each group (to be zeroed), `evicted` what made room."""
+    """An admission succeeded. `fresh` are the new blocks of each group (to be zeroed), `evicted` what made room.
+
+    `listed` are blocks that went into the cache with it.
+    """
 
     fresh: tuple[list[int], ...]
     evicted: tuple[int, ...]
     progress: CacheProgress
+    listed: Sequence[Listed] = ()
 
 
 class Refused(Struct, frozen=True, gc=False):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from control_plane.cache.coordinator.demand import BoundaryKind, CacheProgress, RequestProgress
+from control_plane.cache.coordinator.demand import BoundaryKind, CacheProgress, Listed, RequestProgress
 from control_plane.cache.coordinator.holdings import Holdings
 from control_plane.cache.core.block_table import BlockTables
 from control_plane.cache.prefix.index import PrefixIndex
@@ -34,6 +34,7 @@ class Step:
         self._progress = progress
         self._undo: list[Callable[[], object]] = []
         self._later: list[Callable[[], int]] = []
+        self.listed: list[Listed] = []
 
     def publish(self) -> None:
         """List the blocks of the newly completed pages (R4.7); what is listed already replaces one's own (R4.10).
@@ -131,6 +132,7 @@ class Step:
         digests = self._progress.digests
         self._index.insert(group, ordinal, digests[page], own, parent=digests[page - 1] if page else None)
         self._holdings.first_listed(group, own, epoch=self._epoch, kind=kind)
+        self.listed.append((group, own, (page + 1) * self._page_tokens))
 
     def _point_at(self, group: int, row: int, canonical: int, kind: BoundaryKind) -> int:
         self._holdings.share(group, canonical)
