@@ -21,7 +21,7 @@ common = settings(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],  # a slow machine must not change the verdict
 )
-# The same programs in every run, so that a red run is red again. Search widely with `--hypothesis-profile nightly`.
+# The same programs in every run, so that a red run is red again. CONTRIBUTING.md says how to search widely.
 settings.register_profile("ci", common, max_examples=200, derandomize=True)
 settings.register_profile("nightly", common, max_examples=5000, stateful_step_count=200)
 settings.load_profile("ci")

@@ -20,11 +20,14 @@ class ArenaLayout(Struct, frozen=True):
 
     def lines(self, device_blocks: int) -> list[str]:
         """The table that people see at startup: one line a group, then the arena."""
-        rows = [
-            f"group {group.id}: {group.kind}, {len(group.layers) or 1} layers, {group.block_granularity} tokens and "
-            f"{group.block_bytes} bytes a block, {group.packing} a parent"
-            for group in self.groups
-        ]
+        rows = []
+        for group in self.groups:
+            window = f" of {group.window} tokens" if group.window else ""
+            tokens = device_blocks * group.packing * group.block_granularity
+            rows.append(
+                f"group {group.id}: {group.kind}{window}, {len(group.layers) or 1} layers, {group.block_granularity} "
+                f"tokens and {group.block_bytes} bytes a block, {group.packing} a parent; {tokens} tokens if alone"
+            )
         mib = (device_blocks + 1) * self.parent_bytes / 2**20
         return [*rows, f"arena: {device_blocks} parents of {self.parent_bytes} bytes and the null one, {mib:.1f} MiB"]
 

@@ -43,7 +43,7 @@ def test_a_parent_is_a_whole_number_of_every_groups_blocks() -> None:
 def test_startup_shows_what_was_laid_out() -> None:
     """A line a group with its numbers, and one for the arena."""
     lines = plan_layout([WIDE, NARROW]).lines(3)
-    assert lines[0] == "group wide: full, 1 layers, 16 tokens and 96 bytes a block, 5 a parent"
+    assert lines[0] == "group wide: full, 1 layers, 16 tokens and 96 bytes a block, 5 a parent; 240 tokens if alone"
     assert lines[2].startswith("arena: 3 parents of 480 bytes and the null one")
 
 
