@@ -54,7 +54,8 @@ def check(
     reader = TraceReader(tmp_path / "run.rounds")
     full, sliding = reader.header.config.groups
     assert (full.kind, sliding.kind) == ("full", "sliding")
-    assert [line.split(",")[0] for line in lines if "group" in line] == ["group full: full", "group sliding: sliding"]
+    shown = [line.split(",")[0] for line in lines if "group" in line]
+    assert shown == ["group full: full", "group sliding: sliding of 8 tokens"]
     plans = [decode_plan(frame.payload) for frame in reader if frame.kind is FrameKind.PLAN]
     assert most_held(plans, 0) >= len(asked[0]) // page
     assert most_held(plans, 1) <= ceil((sliding.window - 1 + chunk + new_tokens) / page) + 1
