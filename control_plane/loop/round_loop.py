@@ -98,6 +98,8 @@ class RoundLoop:
         while self._scheduler.has_room and (plan := self._scheduler.next_plan()).has_work:
             self._outbox.note(plan)
             self._device.execute(plan)
+        if (report := self._scheduler.take_stall_report()) is not None:
+            log.warning("nothing moves: %s", report)
 
     def _admit_streams(self, streams: list[OutputStream]) -> None:
         streams = [stream for stream in streams if not stream.is_ended]  # aborted before its first round

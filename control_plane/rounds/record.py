@@ -66,6 +66,10 @@ class RecordingScheduler:
         """See `Scheduler.void_keys`."""
         return self._scheduler.void_keys(round_number)
 
+    def take_stall_report(self) -> str | None:
+        """See `Scheduler.take_stall_report`."""
+        return self._scheduler.take_stall_report()
+
     def explain(self, request_id: str) -> str:
         """See `Scheduler.explain`."""
         return self._scheduler.explain(request_id)

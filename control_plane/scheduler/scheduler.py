@@ -67,6 +67,7 @@ class Scheduler:
             flights=self._flights,
         )
         self._stall_watch = StallWatch()
+        self._stall_report: str | None = None
         self._build_plan = build_mixed_plan if config.mixed else build_unmixed_plan
         self._keys = count(1)
         self._retraction_epochs = count(1)
@@ -160,8 +161,14 @@ class Scheduler:
             self._round += 1
             self._flights.scheduled(plan)
         is_stalled = bool(self.requests) and not plan.has_work and not self._flights
-        self._stall_watch.observe(is_stalled=is_stalled)
+        if self._stall_watch.observe(is_stalled=is_stalled):
+            self._stall_report = self._describe_stall()
         return plan
+
+    def take_stall_report(self) -> str | None:
+        """What the stall watch has to say since it was last asked: nothing moves, and why the first in line waits."""
+        report, self._stall_report = self._stall_report, None
+        return report
 
     def void_keys(self, round_number: int) -> frozenset[int]:
         """Requests whose tokens from this round's forward must not reach their clients."""
@@ -235,6 +242,13 @@ class Scheduler:
             return False
         self._coordinator.clear_cache()
         return True
+
+    def _describe_stall(self) -> str:
+        oldest = next(iter(self.requests.values()))
+        reason = self.explain(oldest.spec.id)
+        return (
+            f"{self._stall_watch.rounds} rounds without work, {len(self.requests)} requests; {oldest.spec.id}: {reason}"
+        )
 
     def _request(self, key: int, spec: RequestSpec) -> Request:
         chain: HashChain | NoHashChain = NoHashChain()

@@ -231,3 +231,19 @@ async def test_an_idle_loop_does_nothing() -> None:
         for _ in range(100):
             await asyncio.sleep(0)
         assert calls == 0
+
+
+async def test_a_stall_is_reported_at_1024_rounds_and_at_every_doubling(caplog: pytest.LogCaptureFixture) -> None:
+    """R5.8: live requests, no work, nothing in flight: counted, said with the reason, and never a change of plan."""
+    async with _running(SimulatedDevice(answers_at_once=True)) as (loop, scheduler):
+        scheduler._build_plan = lambda *phases: None  # type: ignore[assignment]  # phases that schedule nothing
+        stream = loop.submit(_spec("stuck"))
+        for _ in range(2100):
+            loop._wake.set()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        reports = [record.getMessage() for record in caplog.records if "nothing moves" in record.getMessage()]
+        assert [int(report.split()[2]) for report in reports] == [1024, 2048]
+        assert "stuck: waiting, first in line: not tried yet" in reports[0]
+        assert scheduler.stats().stalled_rounds >= 2048
+        loop.abort(stream)
