@@ -55,7 +55,7 @@ def check(
     full, sliding = reader.header.config.groups
     assert (full.kind, sliding.kind) == ("full", "sliding")
     shown = [line.split(",")[0] for line in lines if "group" in line]
-    assert shown == ["group full: full", "group sliding: sliding of 8 tokens"]
+    assert shown == ["group full: full", f"group sliding: sliding of {sliding.window} tokens"]
     plans = [decode_plan(frame.payload) for frame in reader if frame.kind is FrameKind.PLAN]
     assert most_held(plans, 0) >= len(asked[0]) // page
     assert most_held(plans, 1) <= ceil((sliding.window - 1 + chunk + new_tokens) / page) + 1
