@@ -59,11 +59,6 @@ class RequestProgress(Struct, frozen=True, gc=False):
         """Pages that are in the cache already."""
         return self.before.published_pages
 
-    @property
-    def has_new_pages(self) -> bool:
-        """Whether there is anything to publish."""
-        return self.completed_pages > self.before.published_pages
-
     def boundary_kind(self, boundary: int) -> BoundaryKind | None:
         """What a boundary of the newly completed range was recorded as; None: no snapshot of it exists."""
         for recorded, kind in self.before.materialized:
