@@ -12,7 +12,9 @@ MAX_INT32 = 2**31 - 1
 class Role(StrEnum):
     """What part of a request's life this engine serves."""
 
-    FUSED = "fused"
+    FUSED = "fused"  # all of it
+    PREFILL = "prefill"  # prompts, for a peer that decodes
+    DECODE = "decode"  # the output of prompts that a peer prefilled
 
 
 class GroupKind(StrEnum):
@@ -75,6 +77,8 @@ class SchedulerConfig(Struct, frozen=True, omit_defaults=True, kw_only=True):
     prepays at once, `max_overtakes` how many later prompts may pass one that waits for blocks (None: any number).
     `sliding_prepay` makes a first chunk hold the growth of sliding groups that recycling cannot fund (R3.4).
     `kv_events` keeps a log of the pages that become and cease to be cached, for `Scheduler.drain_kv_events`.
+    `host_blocks` are the LCM blocks of the host tier, where cached pages outlive the device's (0: there is none). With
+    `recompute_failed_transfers` a decoding engine prefills itself what a peer failed to send; else the request fails.
     """
 
     prefix_granularity: int
@@ -92,6 +96,8 @@ class SchedulerConfig(Struct, frozen=True, omit_defaults=True, kw_only=True):
     max_overtakes: int | None = 32
     sliding_prepay: bool = True
     kv_events: bool = False
+    host_blocks: int = 0
+    recompute_failed_transfers: bool = True
 
     @property
     def has_state(self) -> bool:
@@ -138,6 +144,7 @@ def _number_problems(config: SchedulerConfig) -> list[str]:
     for field in ("prefix_granularity", "max_scheduled_tokens", "max_batch_size", "device_blocks"):
         check(field, getattr(config, field), 1, MAX_INT32)
     check("max_context_tokens", config.max_context_tokens, 2, MAX_INT32)
+    check("host_blocks", config.host_blocks, 0, MAX_INT32)
     check("decode_width", config.decode_width, 1, 64)
     check("overlap_depth", config.overlap_depth, 0, 1)
     check("safe_steps", config.safe_steps, 1, MAX_INT32)
@@ -153,7 +160,7 @@ def _number_problems(config: SchedulerConfig) -> list[str]:
         check(f"groups[{index}].window (of a {group.kind} group)", group.window, low, high)
         if group.replayable and not is_sliding:
             problems.append(f"groups[{index}].replayable=True is for sliding groups, not for a {group.kind} group")
-    for field in ("mixed", "prefix_cache", "sliding_prepay", "kv_events"):
+    for field in ("mixed", "prefix_cache", "sliding_prepay", "kv_events", "recompute_failed_transfers"):
         if not isinstance(getattr(config, field), bool):
             problems.append(f"{field}={getattr(config, field)!r} must be true or false")
     return problems
@@ -171,11 +178,17 @@ def _relation_problems(config: SchedulerConfig) -> list[str]:
                 f"groups[{index}].block_granularity={group.block_granularity} must divide "
                 f"prefix_granularity={config.prefix_granularity}"
             )
-        if (config.device_blocks + 1) * group.packing > MAX_INT32:
-            problems.append(
-                f"groups[{index}].packing={group.packing} times device_blocks={config.device_blocks} "
-                f"must stay below {MAX_INT32}"
-            )
+        for field in ("device_blocks", "host_blocks"):
+            blocks = getattr(config, field)
+            if (blocks + 1) * group.packing > MAX_INT32:
+                problems.append(
+                    f"groups[{index}].packing={group.packing} times {field}={blocks} must stay below {MAX_INT32}"
+                )
+    if config.host_blocks and not config.prefix_cache:
+        problems.append(
+            f"host_blocks={config.host_blocks} keeps cached pages, but prefix_cache=False caches none: "
+            f"switch prefix_cache on or set host_blocks=0"
+        )
     decode_tokens = config.max_batch_size * config.decode_width
     least = config.min_prefill_chunk_tokens
     if config.max_scheduled_tokens < decode_tokens + least:

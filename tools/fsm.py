@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from control_plane.fsm.arrows import ARROWS
-from control_plane.fsm.states import Finished, Submitted
+from control_plane.fsm.states import Bootstrapping, Finished, Submitted
 
 
 def draw() -> str:
@@ -14,6 +14,7 @@ def draw() -> str:
         for successor in arrow.successors:
             moves.setdefault((state.__name__, successor.__name__), []).append(event.__name__)
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {Submitted.__name__}"]
+    lines.append(f"    [*] --> {Bootstrapping.__name__}")
     lines += [f"    {source} --> {target}: {', '.join(events)}" for (source, target), events in moves.items()]
     lines += [f"    {Finished.__name__} --> [*]", "```", ""]
     return "\n".join(lines)

@@ -8,9 +8,38 @@ from typing import Any
 
 from msgspec import Struct
 
-from control_plane.fsm.events import RetractForCapacity, ScheduleChunk, ScheduleDecode, ScheduleFirstChunk
-from control_plane.fsm.states import Decoding, Finished, PrefillDone, Prefilling, Retracted, Submitted
-from control_plane.messages import Abort, Finish, FinishReason, Retract
+from control_plane.fsm.events import (
+    FillFailed,
+    RetractForCapacity,
+    ScheduleChunk,
+    ScheduleDecode,
+    ScheduleFirstChunk,
+    ScheduleRemotePrefill,
+)
+from control_plane.fsm.states import (
+    Bootstrapping,
+    Decoding,
+    Finished,
+    PrefillDone,
+    Prefilling,
+    RemotePrefilling,
+    Retracted,
+    Submitted,
+)
+from control_plane.messages import (
+    Abort,
+    Bootstrapped,
+    Finish,
+    FinishReason,
+    RemotePrefillDone,
+    TransferFailed,
+    TransferSucceeded,
+)
+
+
+def bootstrapped(state: Bootstrapping, event: Bootstrapped) -> Submitted:
+    """The peer knows of the request: it may be scheduled."""
+    return Submitted()
 
 
 def first_chunk(state: Submitted | Retracted, event: ScheduleFirstChunk) -> Prefilling | PrefillDone:
@@ -28,6 +57,21 @@ def next_chunk(state: Prefilling, event: ScheduleChunk) -> Prefilling | PrefillD
     return Prefilling(state.resources, window, event.reserve_tokens)
 
 
+def remote_chunk(state: Submitted, event: ScheduleRemotePrefill) -> RemotePrefilling:
+    """The whole prompt at once: there is no mid-way to hold a line at (R6.D)."""
+    return RemotePrefilling(event.resources, event.window, event.reserve_tokens)
+
+
+def remote_landed(state: RemotePrefilling, event: RemotePrefillDone) -> PrefillDone:
+    """Leaving the state is what ends the peer's claim on the pages."""
+    return PrefillDone(state.resources, state.window, state.reserve_tokens)
+
+
+def handed_over(state: PrefillDone, event: TransferSucceeded) -> Finished:
+    """Role P: the peer has the pages, and goes on from here."""
+    return Finished(FinishReason.TRANSFERRED)
+
+
 def first_decode(state: PrefillDone, event: ScheduleDecode) -> Decoding:
     """From here on a step moves counters only."""
     return Decoding(state.resources)
@@ -35,12 +79,19 @@ def first_decode(state: PrefillDone, event: ScheduleDecode) -> Decoding:
 
 def retract_for_capacity(state: Prefilling | PrefillDone | Decoding, event: RetractForCapacity) -> Retracted:
     """The pages go back; the tokens stay, and prefill again."""
-    return Retracted(event.epoch, event.resumes_generation)
+    return Retracted(event.epoch, event.resumes_generation, event.is_recoverable)
 
 
-def retract(state: Prefilling | PrefillDone | Decoding, event: Retract) -> Retracted:
-    """The device side could not fill what was admitted (R7.5). No snapshot, and no place in a recovery order."""
-    return Retracted(epoch=0, resumes_generation=False)
+def not_filled(state: RemotePrefilling | Prefilling | PrefillDone | Decoding, event: FillFailed) -> Retracted:
+    """The pages hold rubbish, so none of them is published (R7.5)."""
+    return Retracted(event.epoch, event.resumes_generation, event.is_recoverable)
+
+
+def transfer_failed(
+    state: Bootstrapping | Submitted | RemotePrefilling | PrefillDone, event: TransferFailed
+) -> Finished:
+    """The peer will not do its half."""
+    return Finished(FinishReason.ERROR)
 
 
 def finish(state: Prefilling | PrefillDone | Decoding | Retracted, event: Finish) -> Finished:
@@ -48,7 +99,9 @@ def finish(state: Prefilling | PrefillDone | Decoding | Retracted, event: Finish
     return Finished(event.reason)
 
 
-def abort(state: Submitted | Prefilling | PrefillDone | Decoding | Retracted, event: Abort) -> Finished:
+def abort(
+    state: Bootstrapping | Submitted | RemotePrefilling | Prefilling | PrefillDone | Decoding | Retracted, event: Abort
+) -> Finished:
     """Legal in every state that is not the last one (R2.4)."""
     return Finished(FinishReason.ABORT)
 
@@ -77,4 +130,17 @@ def _members(annotation: Any) -> tuple[type, ...]:
     return typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
 
 
-ARROWS = arrows(first_chunk, next_chunk, first_decode, retract_for_capacity, retract, finish, abort)
+ARROWS = arrows(
+    bootstrapped,
+    first_chunk,
+    next_chunk,
+    remote_chunk,
+    remote_landed,
+    handed_over,
+    first_decode,
+    retract_for_capacity,
+    not_filled,
+    transfer_failed,
+    finish,
+    abort,
+)

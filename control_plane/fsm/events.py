@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from control_plane.fsm.resources import ForwardResources
 from control_plane.fsm.tokens import Window
+from control_plane.messages import Abort, Bootstrapped, Finish, RemotePrefillDone, TransferFailed, TransferSucceeded
 
 
 class ScheduleFirstChunk(Struct, frozen=True):
@@ -23,6 +24,14 @@ class ScheduleChunk(Struct, frozen=True):
     reserve_tokens: int
 
 
+class ScheduleRemotePrefill(Struct, frozen=True):
+    """An admission gave the request pages for its whole prompt, which the peer fills."""
+
+    resources: ForwardResources
+    window: Window
+    reserve_tokens: int
+
+
 class ScheduleDecode(Struct, frozen=True):
     """The first decode step is in the batch."""
 
@@ -32,6 +41,18 @@ class RetractForCapacity(Struct, frozen=True):
 
     epoch: int
     resumes_generation: bool
+    is_recoverable: bool
 
 
-ScheduleEvent = ScheduleFirstChunk | ScheduleChunk | ScheduleDecode | RetractForCapacity
+class FillFailed(Struct, frozen=True):
+    """What was admitted was not filled: the runtime said `Retract`, or a load-back, a transfer or a forward failed."""
+
+    epoch: int
+    resumes_generation: bool
+    is_recoverable: bool
+
+
+ScheduleEvent = (
+    ScheduleFirstChunk | ScheduleChunk | ScheduleRemotePrefill | ScheduleDecode | RetractForCapacity | FillFailed
+)
+Move = ScheduleEvent | Bootstrapped | RemotePrefillDone | TransferSucceeded | TransferFailed | Finish | Abort

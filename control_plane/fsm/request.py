@@ -7,10 +7,10 @@ import numpy as np
 from control_plane.cache.prefix.hash_chain import HashChain, NoHashChain
 from control_plane.errors import InvalidTransition
 from control_plane.fsm.arrows import ARROWS
-from control_plane.fsm.events import ScheduleEvent
+from control_plane.fsm.events import Move
 from control_plane.fsm.resources import ForwardResources
 from control_plane.fsm.states import Finished, State, Submitted, resources_of
-from control_plane.messages import Abort, Finish, RequestSpec, Retract
+from control_plane.messages import RequestSpec
 from control_plane.messages.columns import Int32s, view
 
 
@@ -69,7 +69,7 @@ class Request:
         self.chain.extend(self.tokens, len(self.tokens))
         self.retraction_count += 1
 
-    def apply(self, event: ScheduleEvent | Finish | Abort | Retract) -> None:
+    def apply(self, event: Move) -> None:
         """Move, or raise InvalidTransition and change nothing. A bundle that the successor drops is given back."""
         arrow = ARROWS.get((type(self.state), type(event)))
         if arrow is None:

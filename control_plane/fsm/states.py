@@ -7,8 +7,20 @@ from control_plane.fsm.tokens import Window
 from control_plane.messages import FinishReason
 
 
+class Bootstrapping(Struct, frozen=True):
+    """Waiting until the peer that will do the other half of the work knows of it. Roles P and D only."""
+
+
 class Submitted(Struct, frozen=True):
     """Waiting for its first admission."""
+
+
+class RemotePrefilling(Struct, frozen=True):
+    """The peer computes the prompt and writes its pages here. Role D only; nobody else may touch them meanwhile."""
+
+    resources: ForwardResources
+    window: Window
+    reserve_tokens: int
 
 
 class Prefilling(Struct, frozen=True):
@@ -20,7 +32,10 @@ class Prefilling(Struct, frozen=True):
 
 
 class PrefillDone(Struct, frozen=True):
-    """The chunk that reaches the end of the prompt is scheduled."""
+    """The chunk that reaches the end of the prompt is scheduled, or the peer's pages landed.
+
+    On role P this lasts until the transfer of the pages is acknowledged.
+    """
 
     resources: ForwardResources
     window: Window
@@ -34,10 +49,15 @@ class Decoding(Struct, frozen=True):
 
 
 class Retracted(Struct, frozen=True):
-    """Thrown out with its tokens kept; prefills again. Without a snapshot it waits like a new prompt (R7.1)."""
+    """Thrown out with its tokens kept; prefills again.
+
+    A recoverable one comes back before new prompts, in the order of `resumes_generation` and `epoch`; one whose pages
+    are nowhere waits like a new prompt (R7.1).
+    """
 
     epoch: int
     resumes_generation: bool
+    is_recoverable: bool
 
 
 class Finished(Struct, frozen=True):
@@ -46,7 +66,7 @@ class Finished(Struct, frozen=True):
     reason: FinishReason
 
 
-State = Submitted | Prefilling | PrefillDone | Decoding | Retracted | Finished
+State = Bootstrapping | Submitted | RemotePrefilling | Prefilling | PrefillDone | Decoding | Retracted | Finished
 
 
 def resources_of(state: State) -> ForwardResources | None:

@@ -5,7 +5,21 @@ May import the standard library, msgspec, numpy and `control_plane.errors`. Star
 control plane.
 """
 
-from control_plane.messages.events import Abort, Event, ExtendResult, Finish, FinishReason, ForwardFailed, Retract
+from control_plane.messages.events import (
+    Abort,
+    Bootstrapped,
+    Event,
+    ExtendResult,
+    Finish,
+    FinishReason,
+    ForwardFailed,
+    LoadBackDone,
+    RemotePrefillDone,
+    Retract,
+    TransferFailed,
+    TransferSucceeded,
+    WriteBackDone,
+)
 from control_plane.messages.plan import (
     BlockList,
     ExecutionPlan,
@@ -25,6 +39,7 @@ from control_plane.messages.plan import (
 __all__ = [
     "Abort",
     "BlockList",
+    "Bootstrapped",
     "Event",
     "ExecutionPlan",
     "ExtendResult",
@@ -33,8 +48,10 @@ __all__ = [
     "ForwardBatch",
     "ForwardFailed",
     "LoadBack",
+    "LoadBackDone",
     "Note",
     "NoteKind",
+    "RemotePrefillDone",
     "RemoteWork",
     "RequestSpec",
     "Retract",
@@ -43,4 +60,7 @@ __all__ = [
     "Store",
     "StoreSourceGuard",
     "TableEdit",
+    "TransferFailed",
+    "TransferSucceeded",
+    "WriteBackDone",
 ]

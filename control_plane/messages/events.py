@@ -15,6 +15,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+    TRANSFERRED = "transferred"  # on a prefilling engine: the peer goes on from here
 
 
 class ExtendResult(Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -50,9 +51,70 @@ class Abort(Struct, frozen=True, tag=True, array_like=True, gc=False):
 
 
 class Retract(Struct, frozen=True, tag=True, array_like=True, gc=False):
-    """The device side could not fill what was admitted for this request; it prefills again."""
+    """The device side could not fill what was admitted for this request; it prefills again.
+
+    Told of every request of a forward that was withheld, before that forward's (empty) result.
+    """
 
     key: int
 
 
-Event = ExtendResult | ForwardFailed | Finish | Abort | Retract
+class WriteBackDone(Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """A store ended: its blocks are on the host, or (`success` false) its destinations hold nothing."""
+
+    op: int
+    success: bool = True
+
+
+class LoadBackDone(Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """A load-back ended, and nothing writes to its destinations any more. Told before its round's forward.
+
+    Without `success` the destinations hold rubbish: whoever has them in its table prefills again.
+    """
+
+    op: int
+    success: bool = True
+
+
+class Bootstrapped(Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """The two engines that share a request know each other: it may be scheduled."""
+
+    key: int
+
+
+class RemotePrefillDone(Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """The peer wrote every page of a prompt here, and sampled its first tokens (an int32 column)."""
+
+    key: int
+    attempt: int
+    tokens: bytes
+
+
+class TransferSucceeded(Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """The peer has all the pages that it was to read here."""
+
+    key: int
+    attempt: int
+
+
+class TransferFailed(Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """A transfer ended without success; the peer reads and writes none of the pages any more."""
+
+    key: int
+    attempt: int
+    message: str
+
+
+Event = (
+    ExtendResult
+    | ForwardFailed
+    | Finish
+    | Abort
+    | Retract
+    | WriteBackDone
+    | LoadBackDone
+    | Bootstrapped
+    | RemotePrefillDone
+    | TransferSucceeded
+    | TransferFailed
+)

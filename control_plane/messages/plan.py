@@ -115,11 +115,17 @@ class SlotBinding(Struct, frozen=True, array_like=True, gc=False):
 
 
 class RemoteWork(Struct, frozen=True, array_like=True, gc=False):
-    """Requests whose pages a peer reads (`remote_decode`) or writes (`remote_prefill`)."""
+    """Requests whose pages a peer reads (`remote_decode`) or writes (`remote_prefill`), one entry a request.
+
+    Tokens `[begins, ends)` of each are transferred; what lies before is there already. `attempts` tells transfers of one
+    request apart: events that name another attempt are late.
+    """
 
     keys: bytes
     slots: bytes
-    lengths: bytes
+    begins: bytes
+    ends: bytes
+    attempts: bytes
 
 
 class ForwardBatch(Struct, frozen=True, array_like=True, gc=False):
@@ -159,6 +165,11 @@ class NoteKind(StrEnum):
     SEALED = "sealed"  # admissions that overtook this request
     RETRACTED = "retracted"  # tokens known, blocks given back, retractions of this request so far, key served
     EVICTED = "evicted"  # group, cached blocks evicted
+    LOADED = "loaded"  # blocks that come from the host
+    STORED = "stored"  # blocks that go to the host before they are given away
+    DEFERRED = "deferred"  # nobody is retracted yet: load-backs out, stores out that hold blocks, forwards out
+    AWAITS_STORE = "awaits-store"  # its pages are on their way to the host
+    AWAITS_RECOVERY = "awaits-recovery"  # key of a retracted request that comes back first
 
 
 class Note(Struct, frozen=True, array_like=True, gc=False):

@@ -9,7 +9,6 @@ from control_plane.messages import (
     Abort,
     Event,
     ExecutionPlan,
-    ExtendResult,
     Finish,
     ForwardFailed,
     Note,
@@ -45,8 +44,8 @@ class Narrator:
                 case ForwardFailed(round=round_number):
                     for key in self._keys_of_round.get(round_number, ()):
                         self._waiting.pop(key, None)
-                case ExtendResult():
-                    continue
+                case _:
+                    continue  # nobody begins or ceases to wait
 
     def planned(self, plan: ExecutionPlan) -> str:
         """The line of a round."""
@@ -94,6 +93,18 @@ class Narrator:
                 return f"retracts {name} at {numbers[0]} for {self._name(numbers[3])}"
             case NoteKind.EVICTED:
                 return f"evicts {numbers[1]}"
+            case NoteKind.LOADED:
+                return f"loads {numbers[0]} for {name}"
+            case NoteKind.STORED:
+                return f"stores {numbers[0]} of {name}"
+            case NoteKind.DEFERRED:
+                if note.key:
+                    return f"retracts nobody while {name} is out"
+                return f"retracts nobody while {numbers[0]} loads and {numbers[1]} stores are out"
+            case NoteKind.AWAITS_STORE:
+                return f"{name} awaits its store"
+            case NoteKind.AWAITS_RECOVERY:
+                return f"{self._name(numbers[0])} comes back before {name}"
 
     def _name(self, key: int) -> str:
         return self._names.get(key, str(key))

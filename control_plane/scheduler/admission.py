@@ -3,19 +3,29 @@
 Sees only what a plan puts out (fresh blocks, notes) and reports outcomes; it cannot compose the batch.
 """
 
-from msgspec import Struct
+from collections.abc import Sequence
+
+from msgspec import Struct, structs
 
 from control_plane.cache.coordinator.coordinator import CacheCoordinator
-from control_plane.cache.coordinator.demand import CacheProgress, Granted, GroupDemand, Refused, RequestProgress
+from control_plane.cache.coordinator.demand import (
+    BoundaryKind,
+    CacheProgress,
+    Granted,
+    GroupDemand,
+    Listed,
+    Refused,
+    RequestProgress,
+)
 from control_plane.cache.prefix.matcher import PrefixHit
 from control_plane.config import SchedulerConfig
 from control_plane.fsm.events import ScheduleChunk, ScheduleDecode, ScheduleFirstChunk
 from control_plane.fsm.request import Request
 from control_plane.fsm.resources import ForwardResources
-from control_plane.fsm.states import PrefillDone, Prefilling
+from control_plane.fsm.states import Decoding, PrefillDone, Prefilling
 from control_plane.fsm.tokens import Window
-from control_plane.messages import NoteKind, SlotBinding
-from control_plane.messages.columns import pack
+from control_plane.messages import NoteKind, SlotBinding, StoreSourceGuard
+from control_plane.messages.columns import count, pack
 from control_plane.scheduler.flights import FlightLog
 from control_plane.scheduler.group_demands import (
     PrefillReserve,
@@ -89,6 +99,20 @@ class Admission:
         """LCM blocks that could be had at most."""
         return self._coordinator.available_blocks
 
+    @property
+    def loads_out(self) -> int:
+        """Load-backs that were not acknowledged."""
+        return self._coordinator.host.loads_out
+
+    @property
+    def pinned_stores_out(self) -> int:
+        """Stores out that hold device blocks until their acknowledgement."""
+        return self._coordinator.host.pinned_stores_out
+
+    def awaits_store(self, request: Request) -> bool:
+        """Whether pages of a request are on their way to the host."""
+        return self._coordinator.host.stores_for(request.key)
+
     def releasable_blocks(self, slot: int) -> int:
         """LCM blocks that could be had if this slot let go of its pages."""
         return self._coordinator.releasable_blocks(slot)
@@ -157,6 +181,29 @@ class Admission:
     def publish_completed(self, request: Request) -> None:
         """Publish what a request computed, outside an admission: it is about to let go of its pages."""
         self._coordinator.publish(request.resources.slot, self._progress(request))
+
+    def give_away(self, victim: Request, output: PlanOutput) -> bool:
+        """Publish what a victim computed and copy it to the host: its blocks are given away in this very plan (R5.3).
+
+        Whether it can come back by loading any of it.
+        """
+        slot = victim.resources.slot
+        self._coordinator.publish(slot, self._with_endpoint(victim, self._progress(victim)))
+        pieces = [piece for piece in self._coordinator.cached_pieces(slot) if self._flights.is_computed(piece)]
+        stores = self._coordinator.store(pieces, StoreSourceGuard.STREAM_ORDERED, victim.key)
+        if stores:
+            output.stores += stores
+            output.note(NoteKind.STORED, victim.key, sum(count(store.sources) for store in stores))
+        return bool(stores) or any(self._coordinator.host.find(*piece.name) for piece in pieces)
+
+    def _with_endpoint(self, victim: Request, progress: RequestProgress) -> RequestProgress:
+        """A prefill that is thrown out goes on from its last snapshot: with a host tier that is worth keeping."""
+        if not self._config.host_blocks or isinstance(victim.state, Decoding):
+            return progress
+        worth_keeping = tuple(
+            (boundary, max(kind, BoundaryKind.ENDPOINT)) for boundary, kind in progress.before.materialized
+        )
+        return structs.replace(progress, before=structs.replace(progress.before, materialized=worth_keeping))
 
     def _probe(self, request: Request) -> PrefixHit:
         limit = probe_limit_tokens(
@@ -235,6 +282,8 @@ class Admission:
         output.bindings.append(SlotBinding(slot, request.key, request.prompt_tokens, history, sampling))
         if hit.tokens:
             output.note(NoteKind.HIT, request.key, hit.tokens)
+        if granted.load_backs:
+            output.note(NoteKind.LOADED, request.key, sum(count(load.sources) for load in granted.load_backs))
         output.record_grant(granted)
         if request.retraction_count == 0:
             self.cached_tokens += hit.tokens
@@ -249,9 +298,22 @@ class Admission:
         if isinstance(granted, Granted):
             request.resources.progress = granted.progress
             output.record_grant(granted)
-            if granted.listed and request.resources.results_in_flight:
-                self._flights.pages_listed(request.key, granted.listed)
+            self._written_through(request, granted.listed, output)
         return granted
+
+    def _written_through(self, request: Request, listed: Sequence[Listed], output: PlanOutput) -> None:
+        """Pages of a prompt go to the host as they are cached, once they are computed; those of its output when it ends.
+
+        A page of a prompt is what others share. And while a store holds blocks, nobody is retracted (R5.4): output
+        completes a page every few rounds, which would put that off for ever.
+        """
+        if not listed:
+            return
+        is_prompt = not isinstance(request.state, Decoding)
+        computed = self._flights.pages_listed(request.key, listed, stores=is_prompt)
+        if is_prompt and computed:
+            pieces = self._coordinator.pieces(computed)
+            output.stores += self._coordinator.store(pieces, StoreSourceGuard.PINNED_UNTIL_ACK, request.key)
 
     def _chunk_scheduled(self, request: Request, slot: int, window: Window) -> None:
         """The columns follow: a completing chunk samples one token, and its owner's next step looks at the objects."""

@@ -1,7 +1,16 @@
 """Why a request is where it is, in words."""
 
 from control_plane.fsm.request import Request
-from control_plane.fsm.states import Decoding, Finished, PrefillDone, Prefilling, Retracted, Submitted
+from control_plane.fsm.states import (
+    Bootstrapping,
+    Decoding,
+    Finished,
+    PrefillDone,
+    Prefilling,
+    RemotePrefilling,
+    Retracted,
+    Submitted,
+)
 from control_plane.scheduler.line import Candidates
 from control_plane.scheduler.resident import ResidentTable
 
@@ -16,16 +25,39 @@ def explain(request: Request, line: Candidates, resident: ResidentTable, group_i
         case Decoding(resources=resources):
             landed = int(resident.landed[resources.slot])
             return f"decoding: {landed - request.prompt_tokens} tokens out, complete at {request.limit_tokens} in all"
+        case Bootstrapping():
+            return "waiting until its peer knows of it"
+        case RemotePrefilling(window=window):
+            return f"its peer prefills {window.end - window.begin} tokens of {request.prefill_tokens}"
+        case Retracted(is_recoverable=True):
+            return _why_recovering(request, line, resident, group_ids)
         case Submitted() | Retracted():
             return _why_waiting(request, line, resident, group_ids)
         case Finished(reason=reason):
             return f"finished: {reason}"
 
 
+def _why_recovering(request: Request, line: Candidates, resident: ResidentTable, group_ids: tuple[str, ...]) -> str:
+    ahead = list(line.recovering).index(request)
+    if ahead:
+        return f"retracted, comes back behind {ahead} others"
+    if (lacked := line.recovering.lacked) is not None:
+        shortage = f"{lacked.wanted} wanted, {lacked.available} to be had"
+        return f"retracted, comes back first: group {group_ids[lacked.group]} lacks blocks ({shortage})"
+    returning = next((other for other in line.prefilling if other.retraction_count), None)
+    if returning is not None:
+        return f"retracted, comes back first, after {returning.spec.id} has prefilled"
+    if not resident.has_free_slot:
+        return f"retracted, comes back first: all {resident.slots} slots are taken"
+    return "retracted, comes back first: not tried yet, or its pages are still on their way to the host"
+
+
 def _why_waiting(request: Request, line: Candidates, resident: ResidentTable, group_ids: tuple[str, ...]) -> str:
     ahead = sum(other.key < request.key for other in line.waiting)
     standing = "retracted, prefills again" if isinstance(request.state, Retracted) else "waiting"
     place = f"{standing} behind {ahead} others" if ahead else f"{standing}, first in line"
+    if (returning := line.recovering.first) is not None:
+        return f"{place}: {returning.spec.id} was retracted and comes back first"
     refusal = line.waiting.refusal(request)
     if refusal is not None:
         lacked = refusal.lacked

@@ -4,14 +4,29 @@ Everything is matched by key and round: a fact about a request that is over, or 
 and changes nothing (R2.4).
 """
 
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
 import numpy as np
 from msgspec import Struct
 
 from control_plane.cache.coordinator.coordinator import CacheCoordinator
+from control_plane.cache.tier.host_tier import Piece
+from control_plane.fsm.events import FillFailed
 from control_plane.fsm.request import Request
 from control_plane.fsm.states import resources_of
-from control_plane.messages import ExtendResult, Finish, FinishReason, ForwardFailed, Retract
-from control_plane.messages.columns import view
+from control_plane.messages import (
+    ExtendResult,
+    Finish,
+    FinishReason,
+    ForwardFailed,
+    LoadBackDone,
+    Retract,
+    Store,
+    StoreSourceGuard,
+    WriteBackDone,
+)
+from control_plane.messages.columns import Int32s, view
 from control_plane.scheduler.admission import Admission
 from control_plane.scheduler.flights import FlightLog
 from control_plane.scheduler.line import Candidates
@@ -38,13 +53,19 @@ class Feedback:
         line: Candidates,
         requests: dict[int, Request],
         flights: FlightLog,
+        next_epoch: Callable[[], int],
+        rolls_back_in_order: bool,
     ) -> None:
+        """With `rolls_back_in_order` (role D) a request without pages comes back like one with a snapshot (R7.1)."""
         self._coordinator = coordinator
         self._resident = resident
         self._admission = admission
         self._line = line
         self._requests = requests
         self._flights = flights
+        self._rolls_back_in_order = rolls_back_in_order
+        self._next_epoch = next_epoch
+        self._stores: list[Store] = []
         self.generated_tokens = 0
         self.retractions = 0
 
@@ -53,7 +74,7 @@ class Feedback:
         report = self._flights.reported(result.round)
         if report is None:
             return
-        flight, _ = report
+        flight = report.flight
         keys, counts, tokens = view(result.keys), view(result.counts), view(result.tokens)
         assert np.array_equal(keys, flight.keys), f"the result of round {result.round} names other requests"
         assert len(counts) == len(keys), f"the result of round {result.round} lacks counts"
@@ -65,6 +86,8 @@ class Feedback:
             slots, counts = slots[current], counts[current]
         self._resident.land(slots, counts, tokens)
         self.generated_tokens += len(tokens)
+        for key, pieces in report.storable.items():
+            self._store(pieces, owner=key)
 
     def fail(self, event: ForwardFailed) -> list[Ended]:
         """A forward raised: its requests end, and nothing that it should have computed stays in the cache.
@@ -75,22 +98,15 @@ class Feedback:
         report = self._flights.reported(event.round)
         if report is None:
             return []
-        flight, unwritten = report
+        flight, unwritten = report.flight, report.unwritten
         current = self._resident.owned_since(flight.slots, flight.keys, event.round)
         failed = [int(key) for key in flight.keys[current]]
         for slot, begin in zip(flight.slots[current].tolist(), flight.begins[current].tolist(), strict=True):
             unwritten += enumerate(self._coordinator.tail_blocks(slot, begin))
-        misled: dict[int, None] = {}
-        for group, blocks in unwritten:
-            listed = self._coordinator.discard(group, blocks)
-            if len(listed):
-                holders = self._coordinator.tables.slots_holding(group, listed)
-                misled.update(dict.fromkeys(int(self._resident.key[holder]) for holder in holders))
+        misled = self._discard(unwritten)
         for key in failed:
-            misled.pop(key, None)
             self._requests[key].apply(Finish(key, FinishReason.ERROR))
-        for key in misled:
-            self.retract(Retract(key))
+        self._roll_back([key for key in misled if key not in failed])
         return [Ended(key, FinishReason.ERROR, event.message) for key in failed]
 
     def finish(self, event: Finish) -> None:
@@ -100,20 +116,58 @@ class Feedback:
             return
         if self._has_landed(request):
             self._admission.publish_completed(request)
+            pieces = self._coordinator.cached_pieces(request.resources.slot)
+            self._store([piece for piece in pieces if self._flights.is_computed(piece)], owner=event.key)
         request.apply(event)
 
     def retract(self, event: Retract) -> None:
         """The device side could not fill this request's pages. Nothing is published; it prefills again (R7.5)."""
-        request = self._requests.get(event.key)
-        if request is None:
-            return
-        slot = request.resources.slot
-        tokens = self._resident.tokens(slot).copy()
-        self._flights.disown(event.key)
-        request.apply(event)
-        request.rebase(tokens)
-        self.retractions += 1
-        self._line.waiting.join(request)
+        self._roll_back([event.key])
+
+    def stored(self, event: WriteBackDone) -> None:
+        """A store was acknowledged."""
+        self._coordinator.end_store(event)
+
+    def loaded(self, event: LoadBackDone) -> None:
+        """A load-back was acknowledged. If it failed, whoever has its blocks in a table prefills again."""
+        tainted = self._coordinator.end_load(event)
+        if tainted is not None:
+            self._roll_back(self._discard([tainted]))
+
+    def take_stores(self) -> list[Store]:
+        """Stores that the next plan must carry."""
+        taken, self._stores = self._stores, []
+        return taken
+
+    def _discard(self, unwritten: Sequence[tuple[int, Int32s]]) -> list[int]:
+        """Drop blocks from the cache that hold rubbish. Returns the keys of the requests that took one from there."""
+        misled: dict[int, None] = {}
+        for group, blocks in unwritten:
+            listed = self._coordinator.discard(group, blocks)
+            if len(listed):
+                holders = self._coordinator.tables.slots_holding(group, listed)
+                misled.update(dict.fromkeys(int(self._resident.key[holder]) for holder in holders))
+        return list(misled)
+
+    def _roll_back(self, keys: Iterable[int]) -> None:
+        """These requests hold rubbish. They prefill again, and so does whoever took pages that they computed of it."""
+        pending = deque(keys)
+        while pending:
+            request = self._requests.get(pending.popleft())
+            resources = resources_of(request.state) if request is not None else None
+            if request is None or resources is None:
+                continue
+            tokens = self._resident.tokens(resources.slot).copy()
+            pending += self._discard(self._flights.disown(request.key, resources.slot))
+            resumes_generation = len(tokens) > request.prompt_tokens
+            request.apply(FillFailed(self._next_epoch(), resumes_generation, self._rolls_back_in_order))
+            request.rebase(tokens)
+            self.retractions += 1
+            self._line.comes_back(request)
+
+    def _store(self, pieces: Sequence[Piece], *, owner: int) -> None:
+        """Copy what is worth keeping to the host with the next plan. It stays held until it is there (R5.3)."""
+        self._stores += self._coordinator.store(pieces, StoreSourceGuard.PINNED_UNTIL_ACK, owner)
 
     def _has_landed(self, request: Request) -> bool:
         """Whether everything up to the publication frontier was really computed by now."""

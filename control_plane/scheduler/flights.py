@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from control_plane.cache.coordinator.coordinator import CacheCoordinator
 from control_plane.cache.coordinator.demand import Listed
+from control_plane.cache.tier.host_tier import Piece
 from control_plane.messages import ExecutionPlan
 from control_plane.messages.columns import Int32s, view
 
@@ -24,14 +25,34 @@ class Flight(Struct, frozen=True):
     begins: Int32s
 
 
+class Report(Struct, frozen=True):
+    """A forward that reported: what it was, and what was done on its account before.
+
+    `unwritten` are (group, blocks) that hold rubbish if it failed. `storable` are the pieces to be copied to the host
+    if it landed, by the key of their request.
+    """
+
+    flight: Flight
+    unwritten: list[tuple[int, Int32s]]
+    storable: dict[int, list[Piece]]
+
+
+class _Account:
+    """What was done while a forward was out, counting on it."""
+
+    def __init__(self) -> None:
+        self.void: dict[int, None] = {}
+        self.unwritten: dict[int, list[tuple[int, Int32s]]] = {}
+        self.storable: dict[int, list[Piece]] = {}
+
+
 class FlightLog:
     """Rounds whose forward has not reported, oldest first."""
 
     def __init__(self, coordinator: CacheCoordinator) -> None:
         self._coordinator = coordinator
         self._flights: dict[int, Flight] = {}
-        self._void: dict[int, dict[int, None]] = {}
-        self._unwritten: dict[int, list[tuple[int, Int32s]]] = {}
+        self._accounts: dict[int, _Account] = {}
 
     def __len__(self) -> int:
         return len(self._flights)
@@ -44,39 +65,72 @@ class FlightLog:
                 plan.round, view(batch.keys), view(batch.slots), view(batch.prefix_lengths)
             )
 
-    def reported(self, round_number: int) -> tuple[Flight, list[tuple[int, Int32s]]] | None:
-        """A forward reported: what it was, and (group, blocks) that are listed, or were held, on its account.
-
-        None: it is late, or reported before.
-        """
+    def reported(self, round_number: int) -> Report | None:
+        """A forward reported. None: it is late, or reported before."""
         flight = self._flights.pop(round_number, None)
-        self._void.pop(round_number, None)
-        unwritten = self._unwritten.pop(round_number, [])
-        return None if flight is None else (flight, unwritten)
+        account = self._accounts.pop(round_number, None)
+        if flight is None:
+            return None
+        if account is None:
+            return Report(flight, [], {})
+        unwritten = [entry for entries in account.unwritten.values() for entry in entries]
+        return Report(flight, unwritten, account.storable)
 
     def void_keys(self, round_number: int) -> frozenset[int]:
         """Requests whose tokens from this round do not count: they were thrown out since and go on."""
-        return frozenset(self._void.get(round_number, ()))
+        account = self._accounts.get(round_number)
+        return frozenset(account.void if account else ())
 
-    def disown(self, key: int) -> None:
-        """A request is thrown out with forwards out: nothing that they report is its own."""
-        for flight in self._flights.values():
-            if key in flight.keys:
-                self._void.setdefault(flight.round, {})[key] = None
+    def disown(self, key: int, slot: int) -> list[tuple[int, Int32s]]:
+        """A request is thrown out with forwards out: nothing that they report is its own.
 
-    def pages_listed(self, key: int, listed: Sequence[Listed]) -> None:
-        """A request's pages went into the cache while forwards of it may be out that compute them."""
+        Returns (group, blocks) that were to be written by them, or are listed on their account.
+        """
+        unwritten = []
         for flight, begin in self._of(key):
-            for group, block, end in listed:
-                if end > begin:
-                    blocks = np.array([block], dtype=np.int32)
-                    self._unwritten.setdefault(flight.round, []).append((group, blocks))
+            account = self._account(flight)
+            account.void[key] = None
+            account.storable.pop(key, None)
+            unwritten += account.unwritten.pop(key, [])
+            unwritten += enumerate(self._coordinator.tail_blocks(slot, begin))
+        return unwritten
+
+    def pages_listed(self, key: int, listed: Sequence[Listed], *, stores: bool) -> list[Listed]:
+        """A request's pages went into the cache while forwards of it may be out that compute them.
+
+        Returns those that are computed. The others are remembered, and if it `stores` them they are due when landed.
+        """
+        flights = self._of(key)
+        computed = []
+        for group, block, end in listed:
+            computing = [flight for flight, begin in flights if end > begin]
+            for flight in computing:
+                blocks = np.array([block], dtype=np.int32)
+                self._account(flight).unwritten.setdefault(key, []).append((group, blocks))
+            if not computing:
+                computed.append((group, block, end))
+            elif stores:
+                pieces = self._coordinator.pieces([(group, block, end)])
+                self._account(computing[-1]).storable.setdefault(key, []).extend(pieces)
+        return computed
 
     def pages_leave(self, key: int, slot: int) -> None:
         """A request lets go of its pages while forwards of it are out."""
         for flight, begin in self._of(key):
             tails = self._coordinator.tail_blocks(slot, begin)
-            self._unwritten.setdefault(flight.round, []).extend(enumerate(tails))
+            self._account(flight).unwritten.setdefault(key, []).extend(enumerate(tails))
+
+    def is_computed(self, piece: Piece) -> bool:
+        """Whether no forward that is out is to write a cached block."""
+        return not any(
+            group == piece.group and piece.block in blocks
+            for account in self._accounts.values()
+            for entries in account.unwritten.values()
+            for group, blocks in entries
+        )
+
+    def _account(self, flight: Flight) -> _Account:
+        return self._accounts.setdefault(flight.round, _Account())
 
     def _of(self, key: int) -> list[tuple[Flight, int]]:
         """The flights with a row of this request, and where the row begins."""

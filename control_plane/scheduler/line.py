@@ -13,6 +13,7 @@ from msgspec import Struct
 from control_plane.cache.coordinator.coordinator import CacheCoordinator
 from control_plane.cache.coordinator.demand import Refused
 from control_plane.fsm.request import Request
+from control_plane.fsm.states import Retracted
 from control_plane.messages.columns import INT32, Int32s
 
 
@@ -158,6 +159,58 @@ class WaitingLine:
                 self._coordinator.index.stop_awaiting(digest)
 
 
+class RecoveryLine:
+    """Retracted requests that come back before any new prompt: those with output first, then oldest first (R7.1)."""
+
+    def __init__(self, coordinator: CacheCoordinator) -> None:
+        self._coordinator = coordinator
+        self._requests: list[Request] = []
+        self._lacked: Refused | None = None
+        self._freed_seen = -1
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+    @property
+    def first(self) -> Request | None:
+        """Who comes back next."""
+        return self._requests[0] if self._requests else None
+
+    @property
+    def lacked(self) -> Refused | None:
+        """What the first lacked when it was last tried."""
+        return self._lacked
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether nothing was freed since the first was refused."""
+        return self._lacked is not None and self._coordinator.freed_count == self._freed_seen
+
+    def join(self, request: Request) -> None:
+        """A request was retracted."""
+        bisect.insort(self._requests, request, key=_recovery_rank)
+        self._lacked = None
+
+    def leave(self, request: Request) -> None:
+        """It came back, or is over."""
+        self._requests.remove(request)
+        self._lacked = None
+
+    def refuse(self, lacked: Refused) -> None:
+        """The first does not fit now."""
+        self._lacked = lacked
+        self._freed_seen = self._coordinator.freed_count
+
+
+def _recovery_rank(request: Request) -> tuple[bool, int]:
+    state = request.state
+    assert isinstance(state, Retracted), f"request {request.key} recovers in {type(state).__name__}"
+    return not state.resumes_generation, state.epoch
+
+
 class DecodeLine:
     """Slots whose owner decodes, ordered by key. The columns are rebuilt only when somebody came or went."""
 
@@ -192,6 +245,34 @@ class Candidates:
     """Every live request by where it stands. Each part is in submission order."""
 
     def __init__(self, coordinator: CacheCoordinator, *, max_overtakes: int | None) -> None:
+        self.bootstrapping: dict[int, Request] = {}
+        self.recovering = RecoveryLine(coordinator)
         self.waiting = WaitingLine(coordinator, max_overtakes=max_overtakes)
+        self.remote: dict[int, Request] = {}  # a peer prefills them
         self.prefilling: list[Request] = []
         self.decoding = DecodeLine()
+
+    def comes_back(self, request: Request) -> None:
+        """A request lost its pages: it waits at the place that its state gives it."""
+        assert isinstance(request.state, Retracted), f"request {request.key} lost nothing"
+        if request.state.is_recoverable:
+            self.recovering.join(request)
+        else:
+            self.waiting.join(request)
+
+    def starts_prefill(self, request: Request) -> None:
+        """A prefill has pages and is not complete. Older ones go first, whoever came back when."""
+        bisect.insort(self.prefilling, request, key=_key)
+
+    def without_pages(self) -> int:
+        """How many requests wait, for whatever it may be."""
+        return len(self.bootstrapping) + len(self.recovering) + len(self.waiting)
+
+    def drop(self, request: Request) -> None:
+        """A request without pages is over."""
+        if self.bootstrapping.pop(request.key, None) is not None:
+            return
+        if request.key in self.waiting:
+            self.waiting.leave(request)
+        elif request in self.recovering:
+            self.recovering.leave(request)

@@ -42,6 +42,11 @@ class Desk(Protocol):
         """Drop the whole cache, if no request holds pages."""
         ...
 
+    @property
+    def recovers_in_order(self) -> bool:
+        """Whether a request without pages on the host comes back before new prompts, too (R7.1)."""
+        ...
+
     def next_retraction_epoch(self) -> int:
         """A number that rises with every retraction."""
         ...
@@ -100,6 +105,58 @@ def schedule_resident_chunks(desk: Desk, build: PlanBuild, feedback: AdmissionFe
     return False
 
 
+def schedule_readmission(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> bool:
+    """The next retracted request comes back, one at a time (R7.1); whether it holds the line.
+
+    One that does not fit waits, and is never reported as blocked: to make somebody else give way for it would only
+    swap the two (R7.2).
+    """
+    request = line.recovering.first
+    if request is None or request.key in build.retracted or not build.budget_tokens:
+        return False
+    if line.recovering.is_hopeless or any(other.retraction_count for other in line.prefilling):
+        return False
+    if not desk.resident.has_free_slot:
+        build.output.note(NoteKind.NO_SLOT, request.key, desk.resident.slots)
+        return False
+    if desk.admission.awaits_store(request):
+        build.output.note(NoteKind.AWAITS_STORE, request.key)
+        return False
+    outcome = desk.admission.first_chunk(
+        request, budget_tokens=build.budget_tokens, round_number=build.round_number, output=build.output
+    )
+    if outcome is None:
+        return False
+    if isinstance(outcome, Refusal):
+        lacked = outcome.lacked
+        build.output.note(NoteKind.BLOCKED, request.key, lacked.group, lacked.wanted, lacked.available)
+        line.recovering.refuse(lacked)
+        return False
+    line.recovering.leave(request)
+    _push_chunk(desk, build, request, outcome)
+    return _settles(build, line, request)
+
+
+def seals_newcomers(build: PlanBuild, line: Candidates) -> bool:
+    """Whether a retracted request waits to come back: no new prompt may take what it waits for (R7.2).
+
+    Not one of this very round: what it gave was meant for somebody else.
+    """
+    waiting = next((request for request in line.recovering if request.key not in build.retracted), None)
+    if waiting is None:
+        return False
+    if len(line.waiting):
+        first = next(iter(line.waiting))
+        build.output.note(NoteKind.AWAITS_RECOVERY, first.key, waiting.key)
+    return True
+
+
+def schedule_waiting(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> None:
+    """Whoever has no pages: the next readmission, then new prompts if none waits before them."""
+    if not schedule_readmission(desk, build, feedback, line) and not seals_newcomers(build, line):
+        schedule_new_prompts(desk, build, feedback, line)
+
+
 def schedule_new_prompts(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> None:
     """First chunks of waiting prompts, until the budget or the slots are gone or one holds the line."""
     for request in line.waiting.candidates():
@@ -125,10 +182,8 @@ def schedule_new_prompts(desk: Desk, build: PlanBuild, feedback: AdmissionFeedba
             continue
         line.waiting.admitted(request)
         _push_chunk(desk, build, request, outcome)
-        if holds_head_of_line(build, request):
-            line.prefilling.append(request)
+        if _settles(build, line, request):
             return
-        line.decoding.join(request.key, request.resources.slot)
 
 
 def holds_head_of_line(build: PlanBuild, request: Request) -> bool:
@@ -140,6 +195,15 @@ def holds_head_of_line(build: PlanBuild, request: Request) -> bool:
         return False
     build.output.note(NoteKind.LINE_HELD, request.key, request.prefill_tokens - request.state.window.end)
     return True
+
+
+def _settles(build: PlanBuild, line: Candidates, request: Request) -> bool:
+    """A first chunk is in the batch: its owner prefills or decodes from now on. Whether it holds the line."""
+    if holds_head_of_line(build, request):
+        line.starts_prefill(request)
+        return True
+    line.decoding.join(request.key, request.resources.slot)
+    return False
 
 
 def _admit_decode(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, request: Request) -> bool:

@@ -10,7 +10,16 @@ from control_plane.cache.coordinator.demand import Granted
 from control_plane.cache.core.block_table import BlockTables
 from control_plane.fsm.request import Request
 from control_plane.fsm.tokens import Window
-from control_plane.messages import BlockList, ExecutionPlan, ForwardBatch, Note, NoteKind, SlotBinding
+from control_plane.messages import (
+    BlockList,
+    ExecutionPlan,
+    ForwardBatch,
+    LoadBack,
+    Note,
+    NoteKind,
+    SlotBinding,
+    Store,
+)
 from control_plane.messages.columns import INT32, Int32s, pack
 
 
@@ -45,9 +54,11 @@ Operation = Extend | Decodes
 
 
 class PlanOutput:
-    """What admissions leave in the plan: blocks to zero, new slot owners, notes."""
+    """What admissions leave in the plan: copies, blocks to zero, new slot owners, notes."""
 
     def __init__(self, *, groups: int) -> None:
+        self.stores: list[Store] = []
+        self.load_backs: list[LoadBack] = []
         self.notes: list[Note] = []
         self.bindings: list[SlotBinding] = []
         self._fresh: list[list[int]] = [[] for _ in range(groups)]
@@ -57,9 +68,10 @@ class PlanOutput:
         self.notes.append(Note(kind, key, numbers))
 
     def record_grant(self, granted: Granted) -> None:
-        """Fresh blocks are zeroed before anybody reads them."""
+        """Fresh blocks are zeroed before anybody reads them; those that a load-back fills are not."""
         for fresh, blocks in zip(self._fresh, granted.fresh, strict=True):
             fresh += blocks
+        self.load_backs += granted.load_backs
         for group, evicted in enumerate(granted.evicted):
             if evicted:
                 self.note(NoteKind.EVICTED, 0, group, evicted)
@@ -107,9 +119,9 @@ class PlanBuild:
         forward = None if self.is_empty else self._batch()
         return ExecutionPlan(
             round=self.round_number,
-            stores=(),
+            stores=tuple(self.output.stores),
             zero=self.output.blocks_to_zero(),
-            load_backs=(),
+            load_backs=tuple(self.output.load_backs),
             tables=tables.drain_edits() if forward else (),
             bindings=tuple(self.output.bindings),
             remote_prefill=None,

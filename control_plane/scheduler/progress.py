@@ -2,7 +2,16 @@
 
 from control_plane.cache.coordinator.demand import BoundaryKind, CacheProgress, RequestProgress
 from control_plane.fsm.request import Request
-from control_plane.fsm.states import Decoding, Finished, PrefillDone, Prefilling, Retracted, Submitted
+from control_plane.fsm.states import (
+    Bootstrapping,
+    Decoding,
+    Finished,
+    PrefillDone,
+    Prefilling,
+    RemotePrefilling,
+    Retracted,
+    Submitted,
+)
 from control_plane.fsm.tokens import Window
 from control_plane.scheduler.resident import ResidentTable
 
@@ -16,7 +25,7 @@ def computed_tokens(request: Request, resident: ResidentTable) -> int:
             # The last known token's row is written by the forward that feeds it. Until the first decode result has
             # landed, the prefill is what was computed.
             return max(request.prefill_tokens, int(resident.landed[resources.slot]) - 1)
-        case Submitted() | Retracted() | Finished():
+        case Bootstrapping() | Submitted() | RemotePrefilling() | Retracted() | Finished():
             return 0
 
 

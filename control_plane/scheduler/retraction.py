@@ -1,7 +1,8 @@
 """When an admission finds no room and no prefill moves: a victim gives its blocks to the one that was blocked.
 
-Victim and beneficiary meet in the same round, so no block lies free for whoever asks first in the next (R5.2). Without
-a host tier there is nothing to load back from: a victim keeps its tokens and prefills again like a new prompt (R7.1).
+Victim and beneficiary meet in the same round, so no block lies free for whoever asks first in the next (R5.2). What a
+victim computed goes to the host tier, if there is one, before its blocks are anybody else's; it comes back in order.
+Without one it keeps its tokens and prefills again like a new prompt (R7.1).
 """
 
 from control_plane.fsm.events import RetractForCapacity
@@ -13,8 +14,8 @@ from control_plane.scheduler.line import Candidates
 from control_plane.scheduler.phases import (
     Desk,
     schedule_blocked_decode,
-    schedule_new_prompts,
     schedule_resident_chunks,
+    schedule_waiting,
 )
 from control_plane.scheduler.plan_build import PlanBuild
 
@@ -26,6 +27,11 @@ def retract_and_grant(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback,
     count, since they release nothing.
     """
     if build.has_prefill_progress or not feedback.admission_failed:
+        return
+    loads_out, stores_out = desk.admission.loads_out, desk.admission.pinned_stores_out
+    if loads_out or stores_out:
+        # A load-back writes pages that its request owns; a store that holds blocks gives them back by itself (R5.4).
+        build.output.note(NoteKind.DEFERRED, 0, loads_out, stores_out, 0)
         return
     while (victim := _quiescent_victim(desk, build)) is not None:
         _retract(desk, build, feedback, line, victim)
@@ -66,7 +72,8 @@ def _quiescent_victim(desk: Desk, build: PlanBuild) -> Request | None:
     victim = choose_victim(desk, spares_covered=True)
     if victim is None and build.is_empty and not desk.rounds_in_flight:
         victim = choose_victim(desk, spares_covered=False)
-    if victim is None or victim.resources.results_in_flight:
+    if victim is not None and victim.resources.results_in_flight:
+        build.output.note(NoteKind.DEFERRED, victim.key, 0, 0, victim.resources.results_in_flight)
         return None
     return victim
 
@@ -101,7 +108,7 @@ def _grant_to_prefill(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback,
     if not _can_prefill(desk, build):
         return False
     if not schedule_resident_chunks(desk, build, feedback, line):
-        schedule_new_prompts(desk, build, feedback, line)
+        schedule_waiting(desk, build, feedback, line)
     return build.has_prefill_progress
 
 
@@ -113,21 +120,25 @@ def _start_over(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line:
     """Nobody could be served with what was freed, and nothing moves by itself.
 
     Blocks lie scattered over parents that other groups need. With the cache dropped the first in line comes back alone
-    in an empty pool, packed as the capacity model assumes.
+    in an empty pool, packed as the capacity model assumes. Who can load its pages back does so when they are stored.
     """
-    if desk.clear_cache():
+    if not len(line.recovering) and desk.clear_cache():
         build.retracted.clear()
-        schedule_new_prompts(desk, build, feedback, line)
+        schedule_waiting(desk, build, feedback, line)
 
 
 def _retract(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates, victim: Request) -> None:
     tokens = desk.resident.tokens(victim.resources.slot).copy()
-    desk.admission.publish_completed(victim)
+    is_stored = desk.admission.give_away(victim, build.output)
     blocks_before = desk.admission.available_blocks
-    epoch = desk.next_retraction_epoch()
-    victim.apply(RetractForCapacity(epoch, resumes_generation=len(tokens) > victim.prompt_tokens))
+    resumes_generation = len(tokens) > victim.prompt_tokens
+    victim.apply(
+        RetractForCapacity(
+            desk.next_retraction_epoch(), resumes_generation, is_recoverable=is_stored or desk.recovers_in_order
+        )
+    )
     victim.rebase(tokens)
-    line.waiting.join(victim)
+    line.comes_back(victim)
     build.retracted[victim.key] = None
     given_back = desk.admission.available_blocks - blocks_before
     served = feedback.capacity_blocker.key if feedback.capacity_blocker else 0

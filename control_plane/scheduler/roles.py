@@ -6,7 +6,9 @@ from control_plane.scheduler.phases import (
     Desk,
     schedule_decode_batch,
     schedule_new_prompts,
+    schedule_readmission,
     schedule_resident_chunks,
+    seals_newcomers,
 )
 from control_plane.scheduler.plan_build import PlanBuild
 from control_plane.scheduler.retraction import retract_and_grant
@@ -28,6 +30,8 @@ def build_unmixed_plan(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback
 
 
 def schedule_prefills(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> None:
-    """Resident chunks, then new prompts, unless a resident one holds the line."""
-    if not schedule_resident_chunks(desk, build, feedback, line):
+    """A readmission, since its pages on the host could go; resident chunks; then new prompts, if nobody waits before."""
+    if schedule_readmission(desk, build, feedback, line) or schedule_resident_chunks(desk, build, feedback, line):
+        return
+    if not seals_newcomers(build, line):
         schedule_new_prompts(desk, build, feedback, line)

@@ -1,12 +1,13 @@
 """Decides once per round what the engine does next. No clock, no thread, no device: specs and events in, plans out."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import count
 
 from control_plane.cache.coordinator.coordinator import CacheCoordinator
 from control_plane.cache.prefix.hash_chain import HashChain, NoHashChain
 from control_plane.cache.prefix.kv_events import KvEvent
-from control_plane.config import MAX_INT32, SchedulerConfig
+from control_plane.config import MAX_INT32, Role, SchedulerConfig
 from control_plane.errors import ConfigError, RequestRejected
 from control_plane.fsm.request import Request
 from control_plane.fsm.resources import ForwardResources
@@ -18,8 +19,10 @@ from control_plane.messages import (
     ExtendResult,
     Finish,
     ForwardFailed,
+    LoadBackDone,
     RequestSpec,
     Retract,
+    WriteBackDone,
 )
 from control_plane.messages.columns import view
 from control_plane.scheduler.admission import Admission, AdmissionFeedback
@@ -55,6 +58,7 @@ class Scheduler:
         self._coordinator = CacheCoordinator(config, longest_tokens=longest_tokens + config.prefix_granularity)
         self.resident = ResidentTable(slots=config.max_batch_size, longest_tokens=longest_tokens)
         self._flights = FlightLog(self._coordinator)
+        self._retraction_epochs = count(1)
         self.admission = Admission(config, self._coordinator, self.resident, self._flights)
         self.requests: dict[int, Request] = {}
         self._line = Candidates(self._coordinator, max_overtakes=config.max_overtakes)
@@ -65,12 +69,13 @@ class Scheduler:
             line=self._line,
             requests=self.requests,
             flights=self._flights,
+            next_epoch=partial(next, self._retraction_epochs),
+            rolls_back_in_order=self.recovers_in_order,
         )
         self._stall_watch = StallWatch()
         self._stall_report: str | None = None
         self._build_plan = build_mixed_plan if config.mixed else build_unmixed_plan
         self._keys = count(1)
-        self._retraction_epochs = count(1)
         self._round = 0
         self._capacity_retractions = 0
         self._prompt_tokens = 0
@@ -143,6 +148,10 @@ class Scheduler:
                     self._drop_if_over(self.requests.get(key))
                 case Retract():
                     self._feedback.retract(event)
+                case WriteBackDone():
+                    self._feedback.stored(event)
+                case LoadBackDone():
+                    self._feedback.loaded(event)
                 case Abort():
                     continue
         return ended
@@ -155,12 +164,14 @@ class Scheduler:
             decode_width=self.config.decode_width,
             groups=len(self.config.groups),
         )
+        build.output.stores += self._feedback.take_stores()
         self._build_plan(self, build, AdmissionFeedback(), self._line)
         plan = build.finish(self._coordinator.tables)
         if plan.has_work:
             self._round += 1
             self._flights.scheduled(plan)
-        is_stalled = bool(self.requests) and not plan.has_work and not self._flights
+        is_idle = not plan.has_work and not self._flights and not self._coordinator.host.copies_out
+        is_stalled = is_idle and bool(self.requests)
         if self._stall_watch.observe(is_stalled=is_stalled):
             self._stall_report = self._describe_stall()
         return plan
@@ -178,6 +189,11 @@ class Scheduler:
     def is_mixed(self) -> bool:
         """Whether prefills may join decodes."""
         return self.config.mixed
+
+    @property
+    def recovers_in_order(self) -> bool:
+        """Whether a request without pages on the host comes back before new prompts, too (R7.1)."""
+        return self.config.role is Role.DECODE
 
     def residents(self) -> Iterator[Request]:
         """Every request that holds pages, in submission order."""
@@ -203,17 +219,23 @@ class Scheduler:
     def stats(self) -> SchedulerStats:
         """Gauges and counters."""
         used, cached, free = self._coordinator.counts()
+        host_used, host_total = self._coordinator.host.counts()
         return SchedulerStats(
             running=self.resident.count,
-            waiting=len(self._line.waiting),
+            waiting=self._line.without_pages(),
             used_blocks=used,
             cached_blocks=cached,
             free_blocks=free,
             total_blocks=self.config.device_blocks,
+            host_used_blocks=host_used,
+            host_total_blocks=host_total,
+            copies_out=self._coordinator.host.copies_out,
             rounds_in_flight=len(self._flights),
             stalled_rounds=self._stall_watch.rounds,
             rounds=self._round,
             requests=self._submitted,
+            stored_blocks=self._coordinator.host.stored_blocks,
+            loaded_blocks=self._coordinator.host.loaded_blocks,
             retractions=self._capacity_retractions + self._feedback.retractions,
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self.admission.cached_tokens,
@@ -223,11 +245,11 @@ class Scheduler:
     def audit(self) -> list[str]:
         """Every invariant of the books that does not hold; empty when all is well."""
         problems = self._coordinator.audit()
-        if not self.requests and self._coordinator.counts()[0]:
-            problems.append("no request is live and yet blocks are held")
+        if not self.requests and not self._coordinator.host.copies_out and self._coordinator.counts()[0]:
+            problems.append("no request is live, no copy is out, and yet blocks are held")
         if not self.requests and self.resident.count:
             problems.append(f"no request is live and yet {self.resident.count} slots are taken")
-        waiting, resident = len(self._line.waiting), self.resident.count
+        waiting, resident = self._line.without_pages(), self.resident.count
         if waiting + resident != len(self.requests):
             problems.append(f"{len(self.requests)} live requests, but {waiting} waiting and {resident} resident")
         return problems
@@ -236,11 +258,16 @@ class Scheduler:
         """Prefix pages that became or ceased to be cached since the last call, net (R4.11). Off: nothing."""
         return self._coordinator.kv_events.drain()
 
-    def clear_cache(self) -> bool:
-        """Drop the whole cache, if no request holds pages; False: some do, and nothing was dropped."""
-        if self.resident.count:
+    def clear_cache(self, *, also_host: bool = False) -> bool:
+        """Drop the whole cache of the device, and of the host as well if asked to.
+
+        False: a request or a copy holds pages, and nothing was dropped.
+        """
+        if self.resident.count or self._coordinator.host.copies_out:
             return False
         self._coordinator.clear_cache()
+        if also_host:
+            self._coordinator.host.clear()
         return True
 
     def _describe_stall(self) -> str:
@@ -282,5 +309,4 @@ class Scheduler:
         if request is None or not request.is_over:
             return
         del self.requests[request.key]
-        if request.key in self._line.waiting:
-            self._line.waiting.leave(request)
+        self._line.drop(request)

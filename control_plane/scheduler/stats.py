@@ -12,6 +12,9 @@ class SchedulerStats(Struct, frozen=True):
     cached_blocks: int
     free_blocks: int
     total_blocks: int
+    host_used_blocks: int
+    host_total_blocks: int
+    copies_out: int
     rounds_in_flight: int
     stalled_rounds: int
     rounds: int
@@ -20,6 +23,8 @@ class SchedulerStats(Struct, frozen=True):
     prompt_tokens: int
     cached_tokens: int
     generated_tokens: int
+    stored_blocks: int
+    loaded_blocks: int
 
 
 class StallWatch:

@@ -3,23 +3,35 @@
 An admission is atomic (R3.1). It publishes the pages that the request completed, lets go of what slid out of its
 windows (R3.2), then takes new blocks, evicting cached ones only as far as needed; or it refuses and leaves every
 table, index and counter as it was.
+
+Below the device may be a host tier: what a prefix hit finds there is loaded back by the admission that takes it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from control_plane.cache.coordinator.demand import CacheProgress, Granted, GroupDemand, Refused, RequestProgress
-from control_plane.cache.coordinator.eviction import EvictionOrder, Victim, make_room
+from control_plane.cache.coordinator.demand import (
+    BoundaryKind,
+    CacheProgress,
+    Granted,
+    GroupDemand,
+    Listed,
+    Refused,
+    RequestProgress,
+)
+from control_plane.cache.prefix.eviction import EvictionOrder, Victim, make_room
 from control_plane.cache.coordinator.holdings import Holdings
 from control_plane.cache.coordinator.step import Step
 from control_plane.cache.core.block_pool import BlockPool
 from control_plane.cache.core.block_table import BlockTables
 from control_plane.cache.prefix.index import PrefixIndex
 from control_plane.cache.prefix.kv_events import KvEventLog, NoKvEventLog
-from control_plane.cache.prefix.matcher import PrefixHit, PrefixMatcher
+from control_plane.cache.prefix.matcher import GroupHit, PrefixHit, PrefixMatcher
+from control_plane.cache.tier.host_tier import HostTier, Name, NoHostTier, Piece
 from control_plane.config import SchedulerConfig
-from control_plane.messages.columns import Int32s
+from control_plane.messages import LoadBack, LoadBackDone, Store, StoreSourceGuard, WriteBackDone
+from control_plane.messages.columns import Int32s, view
 
 
 class CacheCoordinator:
@@ -41,7 +53,13 @@ class CacheCoordinator:
         self.index = PrefixIndex(
             granularities=granularities, prefix_granularity=config.prefix_granularity, log=self.kv_events
         )
-        self.matcher = PrefixMatcher(self.index, config.groups, prefix_granularity=config.prefix_granularity)
+        self.host = HostTier(config) if config.host_blocks else NoHostTier()
+        self.matcher = PrefixMatcher(
+            self.index,
+            config.groups,
+            prefix_granularity=config.prefix_granularity,
+            host=self.host if config.host_blocks else None,
+        )
         self._order = EvictionOrder(groups=len(granularities))
         self._holdings = Holdings(self.pool, self.index, self._order, config.groups, parents=config.device_blocks)
         self._epoch = 0  # rises with every request that is admitted
@@ -60,23 +78,35 @@ class CacheCoordinator:
         return self.matcher.match(digests, limit_tokens)
 
     def admit_first(self, slot: int, demands: Sequence[GroupDemand], hit: PrefixHit) -> Granted | Refused:
-        """Give an empty slot its hit and the blocks of `demands`; or refuse and change nothing."""
-        wanted = []
+        """Give an empty slot its hit and the blocks of `demands`; or refuse and change nothing.
+
+        What the hit finds on the host takes device blocks here and is listed at once: the load-back comes before
+        whatever reads them (R4.4).
+        """
+        wanted, beyond = [], []
         for group, demand, part in zip(self._groups, demands, hit.groups, strict=True):
             first = max(demand.first, part.first + len(part.blocks))
-            wanted.append(max(0, demand.rows(group.block_granularity) - first))
+            beyond.append(max(0, demand.rows(group.block_granularity) - first))
+            wanted.append(beyond[-1] + len(part.loads))
         evicted = self._secure(wanted, hit)
         if evicted is None:
             return self._refusal(wanted, hit)
         self._epoch += 1
+        loads = []
         for index, part in enumerate(hit.groups):
             assert self.tables.held(slot, index) == 0, f"slot {slot} already holds blocks"
-            self._holdings.acquire(index, part.blocks, self._epoch)
-            self.tables.set_rows(slot, index, part.first, part.blocks)
-        fresh = self._take(slot, demands, wanted)
+            self._holdings.acquire(index, part.device_blocks, self._epoch)
+            blocks = part.blocks
+            if part.loads:
+                blocks, load = self._load(index, part, hit.digests)
+                loads.append(load)
+            self.tables.set_rows(slot, index, part.first, blocks)
+        # Those that the device has as well: a prefix must not go before what follows it.
+        self.host.renew(self._names(hit), self._epoch)
+        fresh = self._take(slot, demands, beyond)
         pages = hit.tokens // self._prefix_granularity
         promotion = hit.closed_tokens if hit.closed_tokens > hit.tokens else 0
-        return Granted(fresh, evicted, CacheProgress(pages, self._epoch, promotion))
+        return Granted(fresh, evicted, CacheProgress(pages, self._epoch, promotion), load_backs=loads)
 
     def admit(self, slot: int, demands: Sequence[GroupDemand], progress: RequestProgress) -> Granted | Refused:
         """Give a resident slot the blocks of `demands`, publishing and reclaiming on the way; or change nothing."""
@@ -95,11 +125,61 @@ class CacheCoordinator:
         fresh = self._take(slot, demands, wanted)
         return Granted(fresh, evicted, step.progress_after(), step.listed)
 
-    def publish(self, slot: int, progress: RequestProgress) -> None:
-        """Publish completed pages outside an admission: at a finish or a retraction."""
+    def publish(self, slot: int, progress: RequestProgress) -> Sequence[Listed]:
+        """Publish completed pages outside an admission: at a finish or a retraction. Returns what was listed."""
         step = self._step(slot, progress)
         step.publish()
         self.freed_count += step.conclude()
+        return step.listed
+
+    def cached_pieces(self, slot: int) -> list[Piece]:
+        """What of a slot's pages is in the cache, in the order of its tokens."""
+        return self.pieces(
+            [
+                (index, block, (row + 1) * group.block_granularity)
+                for index, group in enumerate(self._groups)
+                for row, block in self.tables.live_blocks(slot, index)
+            ]
+        )
+
+    def pieces(self, listed: Sequence[Listed]) -> list[Piece]:
+        """Those of these blocks that are cached, by name, in the order of their tokens."""
+        pieces = []
+        for group, block, end in sorted(listed, key=lambda entry: entry[2]):
+            named = self.index.name(group, block)
+            if named is not None:
+                pieces.append(Piece((group, *named), block, end, *self._holdings.worth(group, block)))
+        return pieces
+
+    def store(self, pieces: Sequence[Piece], guard: StoreSourceGuard, owner: int) -> list[Store]:
+        """Plan to copy pieces to the host: those that the device still has, and that are neither there nor on the way.
+
+        Whoever calls chooses the guard (R5.3): only who gives the blocks away in the same plan may leave them unpinned.
+        """
+        present = [piece for piece in pieces if self.index.find(*piece.name) == piece.block]
+        stores = self.host.begin_stores(present, guard, owner)
+        if guard is StoreSourceGuard.PINNED_UNTIL_ACK:
+            for store in stores:
+                for block in view(store.sources).tolist():
+                    self._holdings.share(store.group, block)
+        return stores
+
+    def end_store(self, event: WriteBackDone) -> None:
+        """A store was acknowledged: what it pinned is let go of."""
+        ticket = self.host.end_store(event.op, success=event.success)
+        if ticket is not None and (sources := ticket.pinned_sources):
+            self._holdings.release(sources)
+            self.freed_count += 1
+
+    def end_load(self, event: LoadBackDone) -> tuple[int, Int32s] | None:
+        """A load-back was acknowledged: its blocks are let go of. Returns (group, blocks) that hold rubbish, if any."""
+        ticket = self.host.end_load(event.op)
+        if ticket is None:
+            return None
+        tainted = None if event.success else (ticket.group, np.array(ticket.destinations, dtype=np.int32))
+        self._holdings.release([(ticket.group, block) for block in ticket.destinations])
+        self.freed_count += 1
+        return tainted
 
     def free(self, slot: int) -> int:
         """Give back everything that a slot holds; what is cached stays so, evictable. Returns the blocks let go."""
@@ -158,7 +238,28 @@ class CacheCoordinator:
 
     def audit(self) -> list[str]:
         """Every way in which the books do not add up; empty when all is well. Costs as much as the pool is large."""
-        return self._holdings.audit(self.tables)
+        return self._holdings.audit(self.tables, self.host.pinned_device_blocks()) + self.host.audit()
+
+    def _load(self, index: int, part: GroupHit, digests: Sequence[bytes]) -> tuple[list[int], LoadBack]:
+        """Device blocks for what a hit finds on the host, listed by its names and held by the copy as well."""
+        taken = self._holdings.take(index, len(part.loads))
+        blocks = list(part.blocks)
+        per_page = self.index.blocks_per_page[index]
+        for (offset, _), block in zip(part.loads, taken, strict=True):
+            page, ordinal = divmod(part.first + offset, per_page)
+            self.index.insert(index, ordinal, digests[page], block, parent=digests[page - 1] if page else None)
+            self._holdings.first_listed(index, block, epoch=self._epoch, kind=BoundaryKind.ENDPOINT)
+            self._holdings.share(index, block)
+            blocks[offset] = block
+        return blocks, self.host.begin_load(index, [source for _, source in part.loads], taken, self._epoch)
+
+    def _names(self, hit: PrefixHit) -> Iterator[Name]:
+        """What the pieces of a hit are called, in the order of each group's table."""
+        for index, part in enumerate(hit.groups):
+            per_page = self.index.blocks_per_page[index]
+            for row in range(part.first, part.first + len(part.blocks)):
+                page, ordinal = divmod(row, per_page)
+                yield index, ordinal, hit.digests[page]
 
     def _step(self, slot: int, progress: RequestProgress) -> Step:
         return Step(self.tables, self.index, self._holdings, self._groups, slot=slot, progress=progress)
@@ -189,7 +290,7 @@ class CacheCoordinator:
 
     def _hit_blocks(self, hit: PrefixHit | None) -> frozenset[Victim]:
         parts = hit.groups if hit else ()
-        return frozenset((index, block) for index, part in enumerate(parts) for block in part.blocks)
+        return frozenset((index, block) for index, part in enumerate(parts) for block in part.device_blocks)
 
     def _unheld(self, blocks: frozenset[Victim]) -> int:
         return sum(victim in self._order for victim in blocks)

@@ -5,6 +5,8 @@ from enum import IntEnum
 
 from msgspec import Struct
 
+from control_plane.messages import LoadBack
+
 
 class GroupDemand(Struct, frozen=True, gc=False):
     """What one step asks of one cache group: table rows for all tokens before `end`, and `reserve_tokens` beyond.
@@ -74,13 +76,14 @@ Listed = tuple[int, int, int]
 class Granted(Struct, frozen=True, gc=False):
     """An admission succeeded. `fresh` are the new blocks of each group (to be zeroed), `evicted` what made room.
 
-    `listed` are blocks that went into the cache with it.
+    `listed` are blocks that went into the cache with it, `load_backs` fill those of the hit that only the host had.
     """
 
     fresh: tuple[list[int], ...]
     evicted: tuple[int, ...]
     progress: CacheProgress
     listed: Sequence[Listed] = ()
+    load_backs: Sequence[LoadBack] = ()
 
 
 class Refused(Struct, frozen=True, gc=False):

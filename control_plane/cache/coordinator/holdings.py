@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from control_plane.cache.coordinator.demand import BoundaryKind
-from control_plane.cache.coordinator.eviction import Category, EvictionOrder, Victim
+from control_plane.cache.prefix.eviction import Category, EvictionOrder, Victim
 from control_plane.cache.core.block_pool import BlockPool
 from control_plane.cache.core.block_table import BlockTables
 from control_plane.cache.prefix.index import PrefixIndex
@@ -60,6 +60,10 @@ class Holdings:
         """Hold one more time a cached block, whoever holds it already."""
         self._references[group][block] += 1
         self._order.leave(group, block)
+
+    def worth(self, group: int, block: int) -> tuple[int, Category]:
+        """How young a cached block is, and what it is worth beside others of its age."""
+        return int(self._epochs[group][block]), self._category(group, block)
 
     def hold_again(self, group: int, block: int) -> None:
         """Undo the release of one block that nobody took since."""
@@ -120,17 +124,19 @@ class Holdings:
             parents.update((np.flatnonzero(references) // group.packing).tolist())
         return len(parents)
 
-    def audit(self, tables: BlockTables) -> list[str]:
-        """Every way in which tables, references, index, order and pool disagree."""
+    def audit(self, tables: BlockTables, pinned: Sequence[Victim]) -> list[str]:
+        """Every way in which tables, pins, references, index, order and pool disagree."""
         problems = []
         for index, (group, references) in enumerate(zip(self._groups, self._references, strict=True)):
             held = np.zeros_like(references)
             for slot in range(tables.slot_count):
                 blocks = tables.blocks(slot, index)
                 np.add.at(held, blocks[blocks > 0], 1)
+            for block in (block for pinned_group, block in pinned if pinned_group == index):
+                held[block] += 1
             for block in np.flatnonzero(held != references).tolist():
                 problems.append(
-                    f"group {index} block {block}: {held[block]} tables name it, {references[block]} references count"
+                    f"group {index} block {block}: {held[block]} tables and copies hold it, {references[block]} references count"
                 )
             cached = self._index.cached_blocks(index)
             for block in cached:

@@ -29,6 +29,11 @@ class PrefixIndex:
         """Whether a block is listed."""
         return block in self._names[group]
 
+    def name(self, group: int, block: int) -> tuple[int, bytes] | None:
+        """(ordinal, digest) that a block is listed by; None: it is not."""
+        named = self._names[group].get(block)
+        return None if named is None else (named[1], named[0])
+
     def cached_blocks(self, group: int) -> list[int]:
         """Every listed block of a group, for audits."""
         return list(self._names[group])
