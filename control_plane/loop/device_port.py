@@ -17,7 +17,10 @@ class DevicePort(Protocol):
         ...
 
     def start(self, deliver: Callable[[bytes], None]) -> None:
-        """From now on call `deliver` with encoded events, from any thread."""
+        """From now on call `deliver` with encoded events, from any thread.
+
+        An event that makes later results void (a failed forward or load-back, a retraction) is the last of its letter.
+        """
         ...
 
     def execute(self, plan: ExecutionPlan) -> None:

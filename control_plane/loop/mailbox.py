@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from control_plane.messages import Event, ForwardFailed
+from control_plane.messages import Event, ForwardFailed, LoadBackDone, Retract
 from control_plane.messages.wire import decode_events
 
 
@@ -31,11 +31,14 @@ class Mailbox:
         self._wake()
 
     def take(self) -> list[Event]:
-        """What came, in order, up to the first failure: what follows is looked at once its consequences are known."""
+        """What came, in order, up to the first letter that ends in a failure.
+
+        What follows is looked at once its consequences are known: results that come later may be void.
+        """
         events: list[Event] = []
         while self._letters:
             events += decode_events(self._letters.popleft())
-            if self._letters and isinstance(events[-1], ForwardFailed):
+            if self._letters and _voids_results(events[-1]):
                 self._wake()
                 break
         return events
@@ -43,3 +46,8 @@ class Mailbox:
     def stats(self) -> MailboxStats:
         """Its numbers."""
         return MailboxStats(len(self._letters), self._delivered)
+
+
+def _voids_results(event: Event) -> bool:
+    """Whether tokens that are reported later may not count because of this."""
+    return isinstance(event, ForwardFailed | Retract) or (isinstance(event, LoadBackDone) and not event.success)

@@ -10,7 +10,7 @@ A number is a prompt length, a pair adds the declared output. Prompts of differe
 `tokens` are given. `expect` compares the rounds since the last `expect`; `--golden-update` rewrites its text.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from control_plane.config import CacheGroupConfig, SchedulerConfig
@@ -23,6 +23,9 @@ from control_plane.scheduler.scheduler import Scheduler
 from control_plane.testing.checkers import PlanChecker
 from control_plane.testing.golden import compare
 from control_plane.testing.simulated_device import Script, SimulatedDevice, count_up
+
+
+WEATHER = ("fail", "lose", "fail_ops", "keeps_stores")
 
 
 def small_config(**changes: Any) -> SchedulerConfig:
@@ -42,12 +45,13 @@ def small_config(**changes: Any) -> SchedulerConfig:
 class Rounds:
     """A scheduler, a scripted device, and what happened so far in words. Every plan is checked, every round audited."""
 
-    def __init__(self, script: Script = count_up, *, fail: Collection[int] = (), **config: Any) -> None:
-        self._settings = config
+    def __init__(self, script: Script = count_up, **config: Any) -> None:
+        """`config` are settings of `small_config`, and of the device's weather (`SimulatedDevice`)."""
+        self._settings: dict[str, Any] = {}
+        self._weather: dict[str, Any] = {}
         self._script = script
-        self._fail = fail
         self._scheduler: Scheduler | None = None
-        self._device = SimulatedDevice(script, fail=fail)
+        self.configure(**config)
         self._narrator = Narrator()
         self._rules = StopRules()
         self._lines: list[str] = []
@@ -77,10 +81,9 @@ class Rounds:
     def configure(self, **config: Any) -> None:
         """Settings for a story that has not begun."""
         assert self._scheduler is None, "the story has begun"
-        fail = config.pop("fail", None)
-        if fail is not None:
-            self._device = SimulatedDevice(self._script, fail=fail)
-        self._settings.update(config)
+        for setting, value in config.items():
+            (self._weather if setting in WEATHER else self._settings)[setting] = value
+        self._device = SimulatedDevice(self._script, **self._weather)
 
     def submit(
         self,
@@ -139,13 +142,20 @@ class Rounds:
         for _ in range(limit):
             if not self.scheduler.requests and not self._device.plans_out:
                 self._advance([])
-                return
+                if not self.scheduler.stats().copies_out:
+                    return
             self.run()
         raise AssertionError(f"not over after {limit} rounds: {self.scheduler.stats()}")
 
     def land(self) -> None:
         """The oldest forward that is out reports."""
-        self._advance([self._device.land()])
+        for letter in self._device.land():
+            self._advance(letter)
+
+    def end_stores(self) -> None:
+        """Every store that is out is acknowledged, where the device keeps them."""
+        for op in list(self._device.stores_out):
+            self._advance([self._device.end_store(op)])
 
     def abort(self, *names: str) -> None:
         """The clients of these requests give up; told with the next round or landing."""

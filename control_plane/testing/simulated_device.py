@@ -5,7 +5,15 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from control_plane.messages import Event, ExecutionPlan, ExtendResult, ForwardFailed
+from control_plane.messages import (
+    Event,
+    ExecutionPlan,
+    ExtendResult,
+    ForwardFailed,
+    LoadBackDone,
+    Retract,
+    WriteBackDone,
+)
 from control_plane.messages.columns import pack, view
 from control_plane.messages.wire import decode_plan, encode_events, encode_plan
 
@@ -34,15 +42,30 @@ def result_of(plan: ExecutionPlan, script: Script = count_up) -> ExtendResult:
 class SimulatedDevice:
     """Keeps the bytes of every plan; each `land` reports the oldest one that is out.
 
-    Rounds in `fail` report a failure instead of a result. With `answers_at_once` it reports from within `execute`.
+    Rounds in `fail` report a failure instead of a result; stores and load-backs in `fail_ops` fail; rounds in `lose` were
+    withheld, so all their requests retract. With `answers_at_once` it reports from within `execute`. Stores are
+    acknowledged when their plan lands, unless the device `keeps_stores`: then by `end_store`.
     """
 
-    def __init__(self, script: Script = count_up, *, fail: Collection[int] = (), answers_at_once: bool = False) -> None:
+    def __init__(
+        self,
+        script: Script = count_up,
+        *,
+        fail: Collection[int] = (),
+        lose: Collection[int] = (),
+        fail_ops: Collection[int] = (),
+        keeps_stores: bool = False,
+        answers_at_once: bool = False,
+    ) -> None:
         self.failure: str | None = None
         self.plans: list[bytes] = []
         self.is_closed = False
+        self.stores_out: list[int] = []
         self._script = script
         self._fail = frozenset(fail)
+        self._lose = frozenset(lose)
+        self._fail_ops = frozenset(fail_ops)
+        self._keeps_stores = keeps_stores
         self._answers_at_once = answers_at_once
         self._out: deque[ExecutionPlan] = deque()
         self._deliver: Callable[[bytes], None] | None = None
@@ -64,18 +87,44 @@ class SimulatedDevice:
         if self._answers_at_once:
             self.land()
 
-    def land(self) -> Event:
-        """Report the oldest plan that is out, and return what was reported."""
+    def land(self) -> list[list[Event]]:
+        """Report the oldest plan that is out, letter by letter, and return what was reported.
+
+        What makes a later result void is the last event of its letter.
+        """
         plan = self._out.popleft()
-        event: Event
-        if plan.round in self._fail:
-            event = ForwardFailed(plan.round, f"forward {plan.round} was told to fail")
-        else:
-            event = result_of(plan, self._script)
-        if self._deliver is not None:
-            self._deliver(encode_events([event]))
+        letters: list[list[Event]] = [
+            [LoadBackDone(load.op, success=load.op not in self._fail_ops)] for load in plan.load_backs
+        ]
+        if plan.forward is not None:
+            if plan.round in self._lose:
+                letters += [[Retract(key)] for key in view(plan.forward.keys).tolist()]
+            if plan.round in self._fail:
+                letters.append([ForwardFailed(plan.round, f"forward {plan.round} was told to fail")])
+            else:
+                letters.append([result_of(plan, self._script)])
+        self.stores_out += [store.op for store in plan.stores]
+        if not self._keeps_stores:
+            letters += [[self._ended(op)] for op in self.stores_out]
+            self.stores_out.clear()
+        for letter in letters:
+            self._report(letter)
+        return letters
+
+    def end_store(self, op: int) -> Event:
+        """Report that a store is over, and return what was reported."""
+        self.stores_out.remove(op)
+        event = self._ended(op)
+        self._report([event])
         return event
 
     def close(self) -> None:
         """See `DevicePort.close`."""
         self.is_closed = True
+
+    def _ended(self, op: int) -> WriteBackDone:
+        return WriteBackDone(op, success=op not in self._fail_ops)
+
+    def _report(self, letter: list[Event]) -> None:
+        if self._deliver is not None:
+            self._deliver(encode_events(letter))
