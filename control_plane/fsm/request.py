@@ -9,7 +9,7 @@ from control_plane.errors import InvalidTransition
 from control_plane.fsm.arrows import ARROWS
 from control_plane.fsm.events import Move
 from control_plane.fsm.resources import ForwardResources
-from control_plane.fsm.states import Finished, State, Submitted, resources_of
+from control_plane.fsm.states import Bootstrapping, Finished, State, Submitted, resources_of
 from control_plane.messages import RequestSpec
 from control_plane.messages.columns import Int32s, view
 
@@ -28,11 +28,12 @@ class Request:
         *,
         chain: HashChain | NoHashChain,
         limit_tokens: int,
+        awaits_peer: bool = False,
         release: Callable[["Request", ForwardResources], None],
     ) -> None:
         self.key = key
         self.spec = spec
-        self.state: State = Submitted()
+        self.state: State = Bootstrapping() if awaits_peer else Submitted()
         self.tokens: Int32s = view(spec.tokens)
         self.chain = chain
         self.limit_tokens = limit_tokens

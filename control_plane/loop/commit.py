@@ -1,10 +1,11 @@
 """From results to outputs: who gets which tokens, and who is done."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from msgspec import Struct
 
-from control_plane.messages import Event, ExtendResult, Finish, FinishReason
+from control_plane.messages import Event, ExtendResult, Finish, FinishReason, RemotePrefillDone
 from control_plane.messages.columns import view
 
 
@@ -55,30 +56,45 @@ class StopRules:
         return self._rules.get(key)
 
 
-def commit(
-    events: Sequence[Event], rules: StopRules, void_keys: Callable[[int], frozenset[int]]
-) -> tuple[list[Event], list[Committed]]:
-    """Cut every result at its stop rule: the events, each followed by the finishes it causes, and the outputs.
+class Awaited(Protocol):
+    """What the scheduler knows of results that no longer count."""
 
-    `void_keys(round)` names requests that were thrown out since that round and go on: its tokens are not theirs.
-    """
+    def void_keys(self, round_number: int) -> frozenset[int]:
+        """Requests that were thrown out since that round and go on: its tokens are not theirs."""
+        ...
+
+    def awaits_peer(self, key: int, attempt: int) -> bool:
+        """Whether a peer is prefilling this request and attempt."""
+        ...
+
+
+def commit(events: Sequence[Event], rules: StopRules, awaited: Awaited) -> tuple[list[Event], list[Committed]]:
+    """Cut every result at its stop rule: the events, each followed by the finishes it causes, and the outputs."""
     committed: list[Event] = []
     outputs: list[Committed] = []
+
+    def cut(key: int, tokens: list[int]) -> None:
+        rule = rules.get(key) if tokens else None
+        if rule is None:
+            return
+        kept, reason = rule.cut(tokens)
+        outputs.append(Committed(key, kept, reason))
+        if reason is not None:
+            rules.drop(key)
+            committed.append(Finish(key, reason))
+
     for event in events:
         committed.append(event)
+        if isinstance(event, RemotePrefillDone) and awaited.awaits_peer(event.key, event.attempt):
+            cut(event.key, view(event.tokens).tolist())
         if not isinstance(event, ExtendResult):
             continue
-        void = void_keys(event.round)
+        void = awaited.void_keys(event.round)
         tokens = view(event.tokens).tolist()
         begin = 0
         for key, count in zip(view(event.keys).tolist(), view(event.counts).tolist(), strict=True):
             end = begin + count
-            rule = rules.get(key) if count else None
-            if rule is not None and key not in void:
-                kept, reason = rule.cut(tokens[begin:end])
-                outputs.append(Committed(key, kept, reason))
-                if reason is not None:
-                    rules.drop(key)
-                    committed.append(Finish(key, reason))
+            if key not in void:
+                cut(key, tokens[begin:end])
             begin = end
     return committed, outputs

@@ -89,7 +89,7 @@ class RoundLoop:
 
     def _round(self) -> None:
         """One pass. Nothing in it waits, so nothing interleaves with it."""
-        events, outputs = commit(self._mailbox.take(), self._stop_rules, self._scheduler.void_keys)
+        events, outputs = commit(self._mailbox.take(), self._stop_rules, self._scheduler)
         self._admit_streams(self._inbox.take_submissions())
         ended = self._scheduler.advance([*events, *self._inbox.take_ends()])
         for end in ended:

@@ -21,6 +21,7 @@ from control_plane.messages.events import (
     WriteBackDone,
 )
 from control_plane.messages.plan import (
+    NOT_SAMPLED,
     BlockList,
     ExecutionPlan,
     ForwardBatch,
@@ -37,6 +38,7 @@ from control_plane.messages.plan import (
 )
 
 __all__ = [
+    "NOT_SAMPLED",
     "Abort",
     "BlockList",
     "Bootstrapped",

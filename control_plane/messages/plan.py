@@ -100,11 +100,15 @@ class TableEdit(Struct, frozen=True, array_like=True, gc=False):
     blocks: bytes
 
 
+NOT_SAMPLED = -1
+
+
 class SlotBinding(Struct, frozen=True, array_like=True, gc=False):
     """A slot got a new owner: what the data plane must know of it to sample.
 
     `history` holds every known token of the request if its sampling needs them, else nothing; the first
-    `prompt_tokens` of them are the prompt.
+    `prompt_tokens` of them are the prompt. `last_token` is the one that its next decode feeds, where that was not
+    sampled here: a peer did (NOT_SAMPLED: a forward of this device will).
     """
 
     slot: int
@@ -112,13 +116,15 @@ class SlotBinding(Struct, frozen=True, array_like=True, gc=False):
     prompt_tokens: int
     history: bytes
     sampling: Sampling
+    last_token: int = NOT_SAMPLED
 
 
 class RemoteWork(Struct, frozen=True, array_like=True, gc=False):
     """Requests whose pages a peer reads (`remote_decode`) or writes (`remote_prefill`), one entry a request.
 
-    Tokens `[begins, ends)` of each are transferred; what lies before is there already. `attempts` tells transfers of one
-    request apart: events that name another attempt are late.
+    Tokens `[begins, ends)` of each are transferred; what lies before is there already. `attempts` tells transfers of
+    one request apart: events that name another attempt are late. `tokens` has the token that follows each prompt, where
+    it was sampled here (`remote_decode`).
     """
 
     keys: bytes
@@ -126,6 +132,7 @@ class RemoteWork(Struct, frozen=True, array_like=True, gc=False):
     begins: bytes
     ends: bytes
     attempts: bytes
+    tokens: bytes = b""
 
 
 class ForwardBatch(Struct, frozen=True, array_like=True, gc=False):

@@ -66,6 +66,10 @@ class RecordingScheduler:
         """See `Scheduler.void_keys`."""
         return self._scheduler.void_keys(round_number)
 
+    def awaits_peer(self, key: int, attempt: int) -> bool:
+        """See `Scheduler.awaits_peer`."""
+        return self._scheduler.awaits_peer(key, attempt)
+
     def take_stall_report(self) -> str | None:
         """See `Scheduler.take_stall_report`."""
         return self._scheduler.take_stall_report()

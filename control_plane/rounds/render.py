@@ -13,8 +13,10 @@ from control_plane.messages import (
     ForwardFailed,
     Note,
     NoteKind,
+    RemoteWork,
     RequestSpec,
     Retract,
+    TransferFailed,
 )
 from control_plane.messages.columns import view
 
@@ -37,7 +39,7 @@ class Narrator:
         """Facts arrived; those that end or retract a request change who waits."""
         for event in events:
             match event:
-                case Finish(key=key) | Abort(key=key):
+                case Finish(key=key) | Abort(key=key) | TransferFailed(key=key):
                     self._waiting.pop(key, None)
                 case Retract(key=key):
                     self._waits_again(key)
@@ -65,6 +67,10 @@ class Narrator:
                 parts.append("prefill " + " ".join(chunks))
             if decodes:
                 parts.append("decode " + " ".join(decodes))
+        if plan.remote_prefill is not None:
+            parts.append("peer prefills " + " ".join(self._remote(plan.remote_prefill)))
+        if plan.remote_decode is not None:
+            parts.append("hands over " + " ".join(self._remote(plan.remote_decode)))
         for note in plan.notes:
             if note.kind is NoteKind.RETRACTED:
                 self._waits_again(note.key)
@@ -75,6 +81,14 @@ class Narrator:
         if self._waiting:
             parts.append("waits " + " ".join(self._name(key) for key in self._waiting))
         return " | ".join(parts)
+
+    def _remote(self, work: RemoteWork) -> list[str]:
+        """Whose pages a peer reads or writes; they wait for nothing here."""
+        keys = view(work.keys).tolist()
+        for key in keys:
+            self._waiting.pop(key, None)
+        spans = zip(keys, view(work.begins).tolist(), view(work.ends).tolist(), strict=True)
+        return [f"{self._name(key)}[{begin}:{end})" for key, begin, end in spans]
 
     def _note(self, note: Note) -> str:
         name, numbers = self._name(note.key), note.numbers

@@ -18,18 +18,19 @@ from control_plane.cache.coordinator.demand import (
     RequestProgress,
 )
 from control_plane.cache.prefix.matcher import PrefixHit
-from control_plane.config import SchedulerConfig
-from control_plane.fsm.events import ScheduleChunk, ScheduleDecode, ScheduleFirstChunk
+from control_plane.config import Role, SchedulerConfig
+from control_plane.fsm.events import ScheduleChunk, ScheduleDecode, ScheduleFirstChunk, ScheduleRemotePrefill
 from control_plane.fsm.request import Request
 from control_plane.fsm.resources import ForwardResources
 from control_plane.fsm.states import Decoding, PrefillDone, Prefilling
 from control_plane.fsm.tokens import Window
-from control_plane.messages import NoteKind, SlotBinding, StoreSourceGuard
-from control_plane.messages.columns import count, pack
+from control_plane.messages import NOT_SAMPLED, NoteKind, SlotBinding, StoreSourceGuard
+from control_plane.messages.columns import Int32s, count, pack
 from control_plane.scheduler.flights import FlightLog
 from control_plane.scheduler.group_demands import (
     PrefillReserve,
     decode_demands,
+    landing_demands,
     prefill_demands,
     reserve_prefill_demands,
 )
@@ -90,6 +91,7 @@ class Admission:
             ends_on_pages=config.has_state,
             final_window_tokens=config.replay_window_tokens,
         )
+        self._decodes_here = config.role is not Role.PREFILL
         self.cached_tokens = 0  # of prompts, at first admissions
         # No granularity to publish by: nothing is hashed, matched or published.
         self._publish_granularity = config.prefix_granularity if config.prefix_cache else 0
@@ -132,6 +134,27 @@ class Admission:
             outcome = self._try_first_chunk(request, nothing, budget_tokens, round_number, output)
         return Refusal(outcome, hit.awaited) if isinstance(outcome, Refused) else outcome
 
+    def remote_prompt(self, request: Request, *, round_number: int, output: PlanOutput) -> Window | Refusal:
+        """Give a waiting request a slot, its cached prefix, and room for the rest of its prompt, which a peer writes.
+
+        With the decode slot and its growth: what has landed must be able to run (F7). Nothing is fed again (R3.7).
+        """
+        hit = self._probe(request)
+        outcome = self._try_remote(request, hit, round_number, output)
+        if isinstance(outcome, Refused) and hit.tokens and not self._resident.count:
+            outcome = self._try_remote(request, self._coordinator.matcher.nothing(), round_number, output)
+        return Refusal(outcome, hit.awaited) if isinstance(outcome, Refused) else outcome
+
+    def hand_over(self, request: Request) -> int:
+        """A completed prompt is about to go to the peer: what it completed is published. Returns its first token."""
+        self.publish_completed(request)
+        return int(self._resident.tokens(request.resources.slot)[-1])
+
+    def _first_step_after_landing(self, request: Request, output: PlanOutput) -> None:
+        """Tell the model which token to feed: the peer sampled it."""
+        tokens = self._resident.tokens(request.resources.slot)
+        self._bind(request, request.resources.slot, tokens, output, last_token=int(tokens[-1]))
+
     def next_chunk(self, request: Request, *, budget_tokens: int, output: PlanOutput) -> Window | Refused | None:
         """The next chunk of a resident prefill. None: the budget that is left is too small for it."""
         state = request.state
@@ -148,7 +171,9 @@ class Admission:
             return None
         window = state.window.next(chunk_tokens)
         completes = window.end == request.prefill_tokens
-        reserve = PrefillReserve(decode_width=self._config.decode_width, completes_prefill=completes)
+        reserve = PrefillReserve(
+            decode_width=self._config.decode_width, completes_prefill=completes, decodes_here=self._decodes_here
+        )
         demands = self._demands(window, reserve, replay_begin=0)
         granted = self._admit_resident(request, demands, self._progress(request), output)
         if isinstance(granted, Refused):
@@ -169,6 +194,8 @@ class Admission:
                 return granted
         self._watch(slot, request.resources.progress)
         if isinstance(request.state, PrefillDone):
+            if self._config.role is Role.DECODE and not request.retraction_count:
+                self._first_step_after_landing(request, output)
             request.apply(ScheduleDecode())
         return None
 
@@ -225,23 +252,61 @@ class Admission:
         if not chunk_tokens:
             return None
         window = Window(hit.tokens, hit.tokens + chunk_tokens, replay)
+        reserve = self._first_reserve(request, window)
+        demands = self._demands(window, reserve, replay_begin=hit.tokens - replay)
+        resources = self._admit_first(request, hit, window, demands, round_number, output)
+        if isinstance(resources, Refused):
+            return resources
+        request.apply(ScheduleFirstChunk(resources, window, request.prefill_tokens, demands[0].reserve_tokens))
+        self._chunk_scheduled(request, resources.slot, window)
+        return window
+
+    def _first_reserve(self, request: Request, window: Window) -> PrefillReserve:
+        """What a first admission holds beyond its window. Where nobody decodes, nothing grows (R3.4)."""
+        completes = window.end == request.prefill_tokens
+        if not self._decodes_here:
+            return PrefillReserve(
+                decode_width=self._config.decode_width, completes_prefill=completes, decodes_here=False
+            )
         headroom_tokens = self._headroom_tokens(request, window)
-        reserve = PrefillReserve(
+        return PrefillReserve(
             decode_width=self._config.decode_width,
-            completes_prefill=window.end == request.prefill_tokens,
+            completes_prefill=completes,
             prompt_headroom_tokens=headroom_tokens,
             sliding_growth_tokens=self._sliding_growth_tokens(request, window, headroom_tokens),
         )
-        demands = self._demands(window, reserve, replay_begin=hit.tokens - replay)
+
+    def _admit_first(
+        self,
+        request: Request,
+        hit: PrefixHit,
+        window: Window,
+        demands: list[GroupDemand],
+        round_number: int,
+        output: PlanOutput,
+    ) -> ForwardResources | Refused:
+        """A slot, the hit and the blocks; or nothing of it."""
         slot = self._resident.next_slot
         granted = self._coordinator.admit_first(slot, demands, hit)
         if isinstance(granted, Refused):
             return granted
-        request.is_generation_covered = reserve.prompt_headroom_tokens >= request.limit_tokens - window.end
+        headroom_tokens = self._headroom_tokens(request, window)
+        request.is_generation_covered = headroom_tokens >= request.limit_tokens - window.end
         self._move_in(request, slot, granted, hit, round_number, output)
-        resources = ForwardResources(slot=slot, progress=granted.progress, forwards_out=self._resident)
-        request.apply(ScheduleFirstChunk(resources, window, request.prefill_tokens, demands[0].reserve_tokens))
-        self._chunk_scheduled(request, slot, window)
+        return ForwardResources(slot=slot, progress=granted.progress, forwards_out=self._resident)
+
+    def _try_remote(self, request: Request, hit: PrefixHit, round_number: int, output: PlanOutput) -> Window | Refused:
+        window = Window(hit.tokens, request.prefill_tokens)
+        groups = self._config.groups
+        reserve = self._first_reserve(request, window)
+        demands = reserve_prefill_demands(groups, landing_demands(groups, window), reserve)
+        resources = self._admit_first(request, hit, window, demands, round_number, output)
+        if isinstance(resources, Refused):
+            return resources
+        if window.end % self._config.prefix_granularity == 0:
+            # Of a landing only the end has a snapshot.
+            resources.progress = self._recorded(resources.progress, request, window)
+        request.apply(ScheduleRemotePrefill(resources, window, demands[0].reserve_tokens))
         return window
 
     def _sliding_growth_tokens(self, request: Request, window: Window, headroom_tokens: int) -> int:
@@ -277,9 +342,7 @@ class Admission:
             key=request.key, round_number=round_number, tokens=request.tokens, limit_tokens=request.limit_tokens
         )
         assert settled == slot, f"admitted into slot {slot} and settled in {settled}"
-        sampling = request.spec.sampling
-        history = pack(request.tokens) if sampling.needs_history else b""
-        output.bindings.append(SlotBinding(slot, request.key, request.prompt_tokens, history, sampling))
+        self._bind(request, slot, request.tokens, output)
         if hit.tokens:
             output.note(NoteKind.HIT, request.key, hit.tokens)
         if granted.load_backs:
@@ -287,6 +350,13 @@ class Admission:
         output.record_grant(granted)
         if request.retraction_count == 0:
             self.cached_tokens += hit.tokens
+
+    def _bind(
+        self, request: Request, slot: int, tokens: Int32s, output: PlanOutput, *, last_token: int = NOT_SAMPLED
+    ) -> None:
+        sampling = request.spec.sampling
+        history = pack(tokens) if sampling.needs_history else b""
+        output.bindings.append(SlotBinding(slot, request.key, request.prompt_tokens, history, sampling, last_token))
 
     def _progress(self, request: Request) -> RequestProgress:
         return advance_request_progress(request, self._resident, prefix_granularity=self._publish_granularity)
@@ -302,7 +372,7 @@ class Admission:
         return granted
 
     def _written_through(self, request: Request, listed: Sequence[Listed], output: PlanOutput) -> None:
-        """Pages of a prompt go to the host as they are cached, once they are computed; those of its output when it ends.
+        """Pages of a prompt go to the host when they are cached and computed; those of its output when it ends.
 
         A page of a prompt is what others share. And while a store holds blocks, nobody is retracted (R5.4): output
         completes a page every few rounds, which would put that off for ever.
@@ -319,16 +389,19 @@ class Admission:
         """The columns follow: a completing chunk samples one token, and its owner's next step looks at the objects."""
         resident = self._resident
         completes = window.end == request.prefill_tokens
-        request.resources.progress = record_boundary(
-            request.resources.progress,
-            window,
-            prefill_tokens=request.prefill_tokens,
-            prefix_granularity=self._config.prefix_granularity,
-        )
+        request.resources.progress = self._recorded(request.resources.progress, request, window)
         resident.planned[slot] = request.prefill_tokens + 1 if completes else window.end
         resident.forwards_out[slot] += 1
         resident.writable_until[slot] = self._coordinator.tables.covered_tokens(slot)
         resident.next_event_at[slot] = 0
+
+    def _recorded(self, progress: CacheProgress, request: Request, window: Window) -> CacheProgress:
+        return record_boundary(
+            progress,
+            window,
+            prefill_tokens=request.prefill_tokens,
+            prefix_granularity=self._config.prefix_granularity,
+        )
 
     def _watch(self, slot: int, progress: CacheProgress) -> None:
         """Tell the columns up to where a decode may write, and at which computed token there is something to do."""

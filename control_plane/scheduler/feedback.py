@@ -12,18 +12,23 @@ from msgspec import Struct
 
 from control_plane.cache.coordinator.coordinator import CacheCoordinator
 from control_plane.cache.tier.host_tier import Piece
+from control_plane.config import Role
 from control_plane.fsm.events import FillFailed
 from control_plane.fsm.request import Request
-from control_plane.fsm.states import resources_of
+from control_plane.fsm.states import Bootstrapping, PrefillDone, RemotePrefilling, Submitted, resources_of
 from control_plane.messages import (
+    Bootstrapped,
     ExtendResult,
     Finish,
     FinishReason,
     ForwardFailed,
     LoadBackDone,
+    RemotePrefillDone,
     Retract,
     Store,
     StoreSourceGuard,
+    TransferFailed,
+    TransferSucceeded,
     WriteBackDone,
 )
 from control_plane.messages.columns import Int32s, view
@@ -31,6 +36,7 @@ from control_plane.scheduler.admission import Admission
 from control_plane.scheduler.flights import FlightLog
 from control_plane.scheduler.line import Candidates
 from control_plane.scheduler.resident import ResidentTable
+from control_plane.scheduler.transfers import Transfers
 
 
 class Ended(Struct, frozen=True):
@@ -53,17 +59,20 @@ class Feedback:
         line: Candidates,
         requests: dict[int, Request],
         flights: FlightLog,
+        transfers: Transfers,
         next_epoch: Callable[[], int],
-        rolls_back_in_order: bool,
+        role: Role,
+        recomputes_failed_transfers: bool,
     ) -> None:
-        """With `rolls_back_in_order` (role D) a request without pages comes back like one with a snapshot (R7.1)."""
         self._coordinator = coordinator
         self._resident = resident
         self._admission = admission
         self._line = line
         self._requests = requests
         self._flights = flights
-        self._rolls_back_in_order = rolls_back_in_order
+        self._transfers = transfers
+        self._role = role
+        self._recomputes_failed_transfers = recomputes_failed_transfers
         self._next_epoch = next_epoch
         self._stores: list[Store] = []
         self.generated_tokens = 0
@@ -114,6 +123,8 @@ class Feedback:
         request = self._requests.get(event.key)
         if request is None:
             return
+        if self._role is Role.PREFILL and event.reason is not FinishReason.ERROR:
+            return  # its answer is complete; the prompt is not over before the peer has it
         if self._has_landed(request):
             self._admission.publish_completed(request)
             pieces = self._coordinator.cached_pieces(request.resources.slot)
@@ -121,8 +132,64 @@ class Feedback:
         request.apply(event)
 
     def retract(self, event: Retract) -> None:
-        """The device side could not fill this request's pages. Nothing is published; it prefills again (R7.5)."""
+        """The device side could not fill this request's pages. Nothing is published; it prefills again (R7.5).
+
+        If a peer was to write the rest, that was withheld, or has ended: there must be no rows behind empty pages.
+        """
+        self._transfers.end(event.key)
         self._roll_back([event.key])
+
+    def bootstrapped(self, event: Bootstrapped) -> None:
+        """The peer knows of a request: it takes its place in line."""
+        request = self._line.bootstrapping.pop(event.key, None)
+        if request is not None:
+            request.apply(event)
+            self._line.waiting.join(request)
+
+    def remote_landed(self, event: RemotePrefillDone) -> None:
+        """A prompt is here with its first tokens. Of a request that is over only the pages are let go of (F1)."""
+        if not self._transfers.is_awaited(event.key, event.attempt):
+            return
+        self._transfers.end(event.key)
+        request = self._requests.get(event.key)
+        if request is None:
+            return
+        tokens = view(event.tokens)
+        assert len(tokens), f"the prefill of request {event.key} landed without a token"
+        slot = request.resources.slot
+        self._resident.receive(slot, tokens, writable_until=self._coordinator.tables.covered_tokens(slot))
+        self.generated_tokens += len(tokens)
+        request.apply(event)
+        self._line.remote_landed(request)
+
+    def transfer_succeeded(self, event: TransferSucceeded) -> None:
+        """The peer has read everything."""
+        if not self._transfers.is_awaited(event.key, event.attempt):
+            return
+        self._transfers.end(event.key)
+        request = self._requests.get(event.key)
+        if request is not None:
+            request.apply(event)
+
+    def transfer_failed(self, event: TransferFailed) -> list[Ended]:
+        """The peer will not do its half. A prompt that had pages for it is computed here, if so configured (F4)."""
+        request = self._requests.get(event.key)
+        if event.key in self._transfers:
+            if not self._transfers.is_awaited(event.key, event.attempt):
+                return []
+            self._transfers.end(event.key)
+            if isinstance(request and request.state, RemotePrefilling) and self._recomputes_failed_transfers:
+                self._roll_back([event.key])
+                return []
+        elif request is None or event.attempt != request.retraction_count:
+            return []  # of an attempt that is over
+        elif self._role is Role.DECODE and not isinstance(request.state, Bootstrapping | Submitted):
+            return []  # it has landed
+        if request is None:
+            return []
+        may_move = isinstance(request.state, Bootstrapping | Submitted | RemotePrefilling | PrefillDone)
+        request.apply(event if may_move else Finish(event.key, FinishReason.ERROR))
+        return [Ended(event.key, FinishReason.ERROR, event.message)]
 
     def stored(self, event: WriteBackDone) -> None:
         """A store was acknowledged."""
@@ -160,7 +227,8 @@ class Feedback:
             tokens = self._resident.tokens(resources.slot).copy()
             pending += self._discard(self._flights.disown(request.key, resources.slot))
             resumes_generation = len(tokens) > request.prompt_tokens
-            request.apply(FillFailed(self._next_epoch(), resumes_generation, self._rolls_back_in_order))
+            is_recoverable = self._role is Role.DECODE  # there is no other way back (R7.1)
+            request.apply(FillFailed(self._next_epoch(), resumes_generation, is_recoverable))
             request.rebase(tokens)
             self.retractions += 1
             self._line.comes_back(request)

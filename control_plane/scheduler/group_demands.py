@@ -12,10 +12,12 @@ class PrefillReserve(Struct, frozen=True):
 
     `prompt_headroom_tokens` is not zero on the first chunk only: what is left of the prompt, and the output that the
     admission prepays. `sliding_growth_tokens` is the part of that growth which sliding groups cannot fund by recycling.
+    Where the decode happens elsewhere, only its first slot is held.
     """
 
     decode_width: int
     completes_prefill: bool
+    decodes_here: bool = True
     prompt_headroom_tokens: int = 0
     sliding_growth_tokens: int = 0
 
@@ -52,6 +54,17 @@ def prefill_demands(
     return demands
 
 
+def landing_demands(groups: tuple[CacheGroupConfig, ...], window: Window) -> list[GroupDemand]:
+    """Blocks for a prompt that a peer writes: what the first decode steps read, and nothing that they do not."""
+    demands = []
+    for group in groups:
+        first = 0
+        if not group.is_prefix_closed:
+            first = max(0, window.end - group.retention_tokens + 1) // group.block_granularity
+        demands.append(GroupDemand(window.end, first=first))
+    return demands
+
+
 def decode_demands(groups: tuple[CacheGroupConfig, ...], *, end: int) -> list[GroupDemand]:
     """Blocks for every row of the next decode step, in every group."""
     return [GroupDemand(end)] * len(groups)
@@ -70,4 +83,5 @@ def _reserve_tokens(group: CacheGroupConfig, reserve: PrefillReserve) -> int:
             growth_tokens = min(reserve.sliding_growth_tokens, group.window - 1)
             return max(decode_slot_tokens, growth_tokens)
         case GroupKind.STATE:
-            return state_growth_tokens(group, reserve.decode_width) if reserve.completes_prefill else 0
+            grows = reserve.completes_prefill and reserve.decodes_here
+            return state_growth_tokens(group, reserve.decode_width) if grows else 0

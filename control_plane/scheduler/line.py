@@ -244,12 +244,15 @@ class DecodeLine:
 class Candidates:
     """Every live request by where it stands. Each part is in submission order."""
 
-    def __init__(self, coordinator: CacheCoordinator, *, max_overtakes: int | None) -> None:
+    def __init__(self, coordinator: CacheCoordinator, *, max_overtakes: int | None, hands_over: bool) -> None:
+        """With `hands_over` (role P) a prompt that is computed goes to a peer instead of being decoded here."""
+        self._hands_over = hands_over
         self.bootstrapping: dict[int, Request] = {}
         self.recovering = RecoveryLine(coordinator)
         self.waiting = WaitingLine(coordinator, max_overtakes=max_overtakes)
         self.remote: dict[int, Request] = {}  # a peer prefills them
         self.prefilling: list[Request] = []
+        self.completed: list[Request] = []  # to be handed over
         self.decoding = DecodeLine()
 
     def comes_back(self, request: Request) -> None:
@@ -263,6 +266,27 @@ class Candidates:
     def starts_prefill(self, request: Request) -> None:
         """A prefill has pages and is not complete. Older ones go first, whoever came back when."""
         bisect.insort(self.prefilling, request, key=_key)
+
+    def completes_prefill(self, request: Request) -> None:
+        """The last chunk of a prompt is scheduled, or landed from a peer."""
+        if self._hands_over:
+            self.completed.append(request)
+        else:
+            self.decoding.join(request.key, request.resources.slot)
+
+    def remote_landed(self, request: Request) -> None:
+        """A peer's pages of a prompt are here."""
+        del self.remote[request.key]
+        self.completes_prefill(request)
+
+    def leaves_pages(self, request: Request, slot: int) -> None:
+        """A request gives up its pages, wherever it stands."""
+        if request in self.prefilling:
+            self.prefilling.remove(request)
+        if request in self.completed:
+            self.completed.remove(request)
+        self.remote.pop(request.key, None)
+        self.decoding.leave(request.key, slot)
 
     def without_pages(self) -> int:
         """How many requests wait, for whatever it may be."""

@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from control_plane.cache.coordinator.demand import Refused
+from control_plane.config import Role
 from control_plane.fsm.request import Request
 from control_plane.fsm.states import Prefilling
 from control_plane.fsm.tokens import Window
@@ -13,8 +14,9 @@ from control_plane.messages import NoteKind
 from control_plane.messages.columns import Int32s
 from control_plane.scheduler.admission import Admission, AdmissionFeedback, Refusal
 from control_plane.scheduler.line import Candidates
-from control_plane.scheduler.plan_build import Decodes, Extend, PlanBuild
+from control_plane.scheduler.plan_build import Decodes, Extend, HandOver, PlanBuild, RemotePrompt
 from control_plane.scheduler.resident import ResidentTable
+from control_plane.scheduler.transfers import Transfers
 
 
 class Desk(Protocol):
@@ -23,6 +25,12 @@ class Desk(Protocol):
     admission: Admission
     resident: ResidentTable
     requests: dict[int, Request]
+    transfers: Transfers
+
+    @property
+    def role(self) -> Role:
+        """What part of a request's life is served here."""
+        ...
 
     @property
     def is_mixed(self) -> bool:
@@ -101,7 +109,7 @@ def schedule_resident_chunks(desk: Desk, build: PlanBuild, feedback: AdmissionFe
         if holds_head_of_line(build, request):
             return True
         line.prefilling.remove(request)
-        line.decoding.join(request.key, request.resources.slot)
+        line.completes_prefill(request)
     return False
 
 
@@ -175,15 +183,48 @@ def schedule_new_prompts(desk: Desk, build: PlanBuild, feedback: AdmissionFeedba
             line.waiting.pass_over(request)
             continue
         if isinstance(outcome, Refusal):
-            _note_refusal(build, feedback, request, outcome.lacked)
-            line.waiting.refuse(request, outcome.lacked, outcome.awaited)
-            if line.waiting.seals(request):
-                build.output.note(NoteKind.SEALED, request.key, line.waiting.overtakes(request))
+            _refuse(build, feedback, line, request, outcome)
             continue
         line.waiting.admitted(request)
         _push_chunk(desk, build, request, outcome)
         if _settles(build, line, request):
             return
+
+
+def schedule_remote_prompt(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> None:
+    """At most one new prompt goes to the peer, whole, beside the batch (R6.D).
+
+    More would drain the pool for prompts of which nothing has arrived yet.
+    """
+    if build.remote_prompts or seals_newcomers(build, line):
+        return
+    for request in line.waiting.candidates():
+        if not desk.resident.has_free_slot:
+            build.output.note(NoteKind.NO_SLOT, request.key, desk.resident.slots)
+            return
+        outcome = desk.admission.remote_prompt(request, round_number=build.round_number, output=build.output)
+        if isinstance(outcome, Refusal):
+            _refuse(build, feedback, line, request, outcome)
+            continue
+        line.waiting.admitted(request)
+        line.remote[request.key] = request
+        desk.transfers.begin(request.key, request.retraction_count)
+        build.push_operation(RemotePrompt(request, request.resources.slot, outcome))
+        return
+
+
+def hand_over_completed(desk: Desk, build: PlanBuild, line: Candidates) -> None:
+    """Prompts that are computed go to the peer, which reads their pages from now on (R6.P).
+
+    First of all phases: until the transfer ends the pages are taken, which outranks feeding more prompts (F9).
+    """
+    for request in list(line.completed):
+        if request.resources.results_in_flight:
+            continue
+        first_token = desk.admission.hand_over(request)
+        line.completed.remove(request)
+        desk.transfers.begin(request.key, request.retraction_count)
+        build.push_operation(HandOver(request, request.resources.slot, first_token))
 
 
 def holds_head_of_line(build: PlanBuild, request: Request) -> bool:
@@ -202,7 +243,7 @@ def _settles(build: PlanBuild, line: Candidates, request: Request) -> bool:
     if holds_head_of_line(build, request):
         line.starts_prefill(request)
         return True
-    line.decoding.join(request.key, request.resources.slot)
+    line.completes_prefill(request)
     return False
 
 
@@ -229,3 +270,13 @@ def _push_decodes(desk: Desk, build: PlanBuild, keys: Int32s, slots: Int32s, pla
 def _note_refusal(build: PlanBuild, feedback: AdmissionFeedback, request: Request, refused: Refused) -> None:
     feedback.report_refusal(request)
     build.output.note(NoteKind.BLOCKED, request.key, refused.group, refused.wanted, refused.available)
+
+
+def _refuse(
+    build: PlanBuild, feedback: AdmissionFeedback, line: Candidates, request: Request, refusal: Refusal
+) -> None:
+    """A waiting prompt does not fit now; the line remembers what it lacked."""
+    _note_refusal(build, feedback, request, refusal.lacked)
+    line.waiting.refuse(request, refusal.lacked, refusal.awaited)
+    if line.waiting.seals(request):
+        build.output.note(NoteKind.SEALED, request.key, line.waiting.overtakes(request))

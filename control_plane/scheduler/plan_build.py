@@ -17,6 +17,7 @@ from control_plane.messages import (
     LoadBack,
     Note,
     NoteKind,
+    RemoteWork,
     SlotBinding,
     Store,
 )
@@ -50,7 +51,23 @@ class Decodes(Struct, frozen=True):
     positions: Int32s
 
 
-Operation = Extend | Decodes
+class RemotePrompt(Struct, frozen=True):
+    """A peer writes the pages of a prompt, beside the batch: no token of it is fed here."""
+
+    request: Request
+    slot: int
+    window: Window
+
+
+class HandOver(Struct, frozen=True):
+    """A peer reads the pages of a completed prompt, and goes on from its first token."""
+
+    request: Request
+    slot: int
+    first_token: int
+
+
+Operation = Extend | Decodes | RemotePrompt | HandOver
 
 
 class PlanOutput:
@@ -90,18 +107,25 @@ class PlanBuild:
         self.output = PlanOutput(groups=groups)
         self.extends: list[Extend] = []
         self.decodes: list[Decodes] = []
+        self.remote_prompts: list[RemotePrompt] = []
+        self.hand_overs: list[HandOver] = []
         self.retracted: dict[int, None] = {}  # keys: who was thrown out in this round gets nothing in it
         self.decode_width = decode_width
 
     @property
     def has_prefill_progress(self) -> bool:
         """Whether a prompt advanced in this round. Decode steps are not progress: they release nothing (R5.1)."""
-        return bool(self.extends)
+        return bool(self.extends or self.remote_prompts)
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether the model has anything to compute."""
+        return bool(self.extends or self.decodes)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was pushed."""
-        return not self.extends and not self.decodes
+        return not (self.has_batch or self.remote_prompts or self.hand_overs)
 
     def push_operation(self, operation: Operation) -> None:
         """The one gate into the batch: whatever enters debits the budget here."""
@@ -112,22 +136,51 @@ class PlanBuild:
             case Decodes(slots=slots):
                 self.decodes.append(operation)
                 self.budget_tokens -= len(slots) * self.decode_width
+            case RemotePrompt():
+                self.remote_prompts.append(operation)
+            case HandOver():
+                self.hand_overs.append(operation)
         assert self.budget_tokens >= 0, f"round {self.round_number} overdrew its budget by {-self.budget_tokens}"
 
     def finish(self, tables: BlockTables) -> ExecutionPlan:
         """The plan. One without a batch leaves table edits to a later one: they only release slots."""
-        forward = None if self.is_empty else self._batch()
+        forward = self._batch() if self.has_batch else None
         return ExecutionPlan(
             round=self.round_number,
             stores=tuple(self.output.stores),
             zero=self.output.blocks_to_zero(),
             load_backs=tuple(self.output.load_backs),
-            tables=tables.drain_edits() if forward else (),
+            tables=() if self.is_empty else tables.drain_edits(),
             bindings=tuple(self.output.bindings),
-            remote_prefill=None,
-            remote_decode=None,
+            remote_prefill=self._remote_prefill(),
+            remote_decode=self._remote_decode(),
             forward=forward,
             notes=tuple(self.output.notes),
+        )
+
+    def _remote_prefill(self) -> RemoteWork | None:
+        work = self.remote_prompts
+        if not work:
+            return None
+        return RemoteWork(
+            keys=pack([each.request.key for each in work]),
+            slots=pack([each.slot for each in work]),
+            begins=pack([each.window.begin for each in work]),
+            ends=pack([each.window.end for each in work]),
+            attempts=pack([each.request.retraction_count for each in work]),
+        )
+
+    def _remote_decode(self) -> RemoteWork | None:
+        work = self.hand_overs
+        if not work:
+            return None
+        return RemoteWork(
+            keys=pack([each.request.key for each in work]),
+            slots=pack([each.slot for each in work]),
+            begins=pack([0] * len(work)),
+            ends=pack([each.request.prefill_tokens for each in work]),
+            attempts=pack([each.request.retraction_count for each in work]),
+            tokens=pack([each.first_token for each in work]),
         )
 
     def _batch(self) -> ForwardBatch:

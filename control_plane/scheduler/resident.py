@@ -73,6 +73,14 @@ class ResidentTable:
         """A view of the known tokens of a slot: prompt, then output."""
         return self._tokens[slot, : self.landed[slot]]
 
+    def receive(self, slot: int, tokens: Int32s, *, writable_until: int) -> None:
+        """A peer sampled these tokens for a slot and wrote all rows before them; its next step looks at the objects."""
+        landed = int(self.landed[slot])
+        self._tokens[slot, landed : landed + len(tokens)] = tokens
+        self.landed[slot] = self.planned[slot] = landed + len(tokens)
+        self.writable_until[slot] = writable_until
+        self.next_event_at[slot] = 0
+
     def land(self, slots: Int32s, counts: Int32s, tokens: Int32s) -> None:
         """Append each slot's sampled tokens (`counts` of them, laid one after the other) and count the forward in."""
         assert (self.forwards_out[slots] > 0).all(), "a result arrived for a slot with no forward out"

@@ -5,6 +5,7 @@ victim computed goes to the host tier, if there is one, before its blocks are an
 Without one it keeps its tokens and prefills again like a new prompt (R7.1).
 """
 
+from control_plane.config import Role
 from control_plane.fsm.events import RetractForCapacity
 from control_plane.fsm.request import Request
 from control_plane.fsm.states import Prefilling
@@ -14,10 +15,13 @@ from control_plane.scheduler.line import Candidates
 from control_plane.scheduler.phases import (
     Desk,
     schedule_blocked_decode,
+    schedule_readmission,
+    schedule_remote_prompt,
     schedule_resident_chunks,
     schedule_waiting,
 )
 from control_plane.scheduler.plan_build import PlanBuild
+from control_plane.scheduler.transfers import is_pinned
 
 
 def retract_and_grant(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> None:
@@ -35,7 +39,7 @@ def retract_and_grant(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback,
         return
     while (victim := _quiescent_victim(desk, build)) is not None:
         _retract(desk, build, feedback, line, victim)
-        if _grant(desk, build, feedback, line) or not _can_prefill(desk, build):
+        if _grant(desk, build, feedback, line) or not _can_join(desk, build, feedback):
             return
     if build.retracted and build.is_empty and not desk.rounds_in_flight:
         _start_over(desk, build, feedback, line)
@@ -49,7 +53,7 @@ def choose_victim(desk: Desk, *, spares_covered: bool) -> Request | None:
     """
     best: tuple[tuple[bool, int, int, int], Request] | None = None
     for request in desk.residents():
-        if spares_covered and request.is_generation_covered:
+        if is_pinned(desk.role, request.state) or (spares_covered and request.is_generation_covered):
             continue
         slot = request.resources.slot
         rank = (
@@ -104,16 +108,29 @@ def _grant_to_decodes(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback)
 
 
 def _grant_to_prefill(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> bool:
-    """Whether a prefill, resident or new, got its chunk, if one may join this round's batch."""
-    if not _can_prefill(desk, build):
-        return False
-    if not schedule_resident_chunks(desk, build, feedback, line):
+    """Whether a prefill, resident, returning or new, got its pages, if it may join this round."""
+    if desk.role is Role.DECODE:
+        # What the peer prefills rides beside the batch; what is recovered here has a round to itself.
+        schedule_remote_prompt(desk, build, feedback, line)
+        if build.decodes or build.has_prefill_progress:
+            return build.has_prefill_progress
+        if not schedule_resident_chunks(desk, build, feedback, line):
+            schedule_readmission(desk, build, feedback, line)
+    elif _can_prefill(desk, build) and not schedule_resident_chunks(desk, build, feedback, line):
         schedule_waiting(desk, build, feedback, line)
     return build.has_prefill_progress
 
 
 def _can_prefill(desk: Desk, build: PlanBuild) -> bool:
     return desk.is_mixed or not build.decodes
+
+
+def _can_join(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback) -> bool:
+    """Whether a grant to the blocker could still join this round, if only there were room."""
+    if desk.role is not Role.DECODE:
+        return _can_prefill(desk, build)
+    blocker = feedback.capacity_blocker
+    return not build.decodes or (blocker is not None and not isinstance(blocker.state, Prefilling))
 
 
 def _start_over(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> None:

@@ -14,14 +14,18 @@ from control_plane.fsm.resources import ForwardResources
 from control_plane.fsm.states import resources_of
 from control_plane.messages import (
     Abort,
+    Bootstrapped,
     Event,
     ExecutionPlan,
     ExtendResult,
     Finish,
     ForwardFailed,
     LoadBackDone,
+    RemotePrefillDone,
     RequestSpec,
     Retract,
+    TransferFailed,
+    TransferSucceeded,
     WriteBackDone,
 )
 from control_plane.messages.columns import view
@@ -33,8 +37,9 @@ from control_plane.scheduler.flights import FlightLog
 from control_plane.scheduler.line import Candidates
 from control_plane.scheduler.plan_build import PlanBuild
 from control_plane.scheduler.resident import ResidentTable
-from control_plane.scheduler.roles import build_mixed_plan, build_unmixed_plan
+from control_plane.scheduler.roles import grammar_of
 from control_plane.scheduler.stats import SchedulerStats, StallWatch
+from control_plane.scheduler.transfers import Transfers
 
 
 class Scheduler:
@@ -61,7 +66,10 @@ class Scheduler:
         self._retraction_epochs = count(1)
         self.admission = Admission(config, self._coordinator, self.resident, self._flights)
         self.requests: dict[int, Request] = {}
-        self._line = Candidates(self._coordinator, max_overtakes=config.max_overtakes)
+        self.transfers = Transfers(self._coordinator)
+        self._line = Candidates(
+            self._coordinator, max_overtakes=config.max_overtakes, hands_over=self.role is Role.PREFILL
+        )
         self._feedback = Feedback(
             coordinator=self._coordinator,
             resident=self.resident,
@@ -69,12 +77,14 @@ class Scheduler:
             line=self._line,
             requests=self.requests,
             flights=self._flights,
+            transfers=self.transfers,
             next_epoch=partial(next, self._retraction_epochs),
-            rolls_back_in_order=self.recovers_in_order,
+            role=self.role,
+            recomputes_failed_transfers=config.recompute_failed_transfers,
         )
         self._stall_watch = StallWatch()
         self._stall_report: str | None = None
-        self._build_plan = build_mixed_plan if config.mixed else build_unmixed_plan
+        self._build_plan = grammar_of(config)
         self._keys = count(1)
         self._round = 0
         self._capacity_retractions = 0
@@ -94,18 +104,24 @@ class Scheduler:
             raise RequestRejected(
                 f"max_new_tokens must be between 1 and {MAX_INT32}", field="max_new_tokens", max_new_tokens=declared
             )
-        wanted = prompt_tokens + max(declared or 1, self.config.decode_width)
+        generated_here = 1 if self.role is Role.PREFILL else declared or 1
+        wanted = prompt_tokens + max(generated_here, self.config.decode_width)
         if wanted > limit:
             raise RequestRejected(
                 "prompt plus output is longer than one request may be here: shorten the prompt or lower max_new_tokens",
                 field="max_new_tokens" if prompt_tokens < limit else "tokens",
                 prompt_tokens=prompt_tokens,
-                max_new_tokens=declared or 1,
+                max_new_tokens=generated_here,
                 limit_tokens=limit,
             )
 
     def max_new_tokens(self, spec: RequestSpec) -> int:
-        """How many tokens this request may generate: what it declared, or all that fits."""
+        """How many tokens this request may generate here: what it declared, or all that fits.
+
+        On role P that is the one that its last chunk samples; the peer generates the others.
+        """
+        if self.role is Role.PREFILL:
+            return 1
         if spec.max_new_tokens is not None:
             return spec.max_new_tokens
         return self.max_single_request_tokens - spec.prompt_tokens
@@ -123,7 +139,10 @@ class Scheduler:
         for spec in specs:
             request = self._request(next(self._keys), spec)
             self.requests[request.key] = request
-            self._line.waiting.join(request)
+            if self.role is Role.FUSED:
+                self._line.waiting.join(request)
+            else:
+                self._line.bootstrapping[request.key] = request
             keys.append(request.key)
         return keys
 
@@ -152,6 +171,16 @@ class Scheduler:
                     self._feedback.stored(event)
                 case LoadBackDone():
                     self._feedback.loaded(event)
+                case Bootstrapped():
+                    self._feedback.bootstrapped(event)
+                case RemotePrefillDone():
+                    self._feedback.remote_landed(event)
+                case TransferSucceeded(key=key):
+                    self._feedback.transfer_succeeded(event)
+                    self._drop_if_over(self.requests.get(key))
+                case TransferFailed(key=key):
+                    ended += self._feedback.transfer_failed(event)
+                    self._drop_if_over(self.requests.get(key))
                 case Abort():
                     continue
         return ended
@@ -170,8 +199,8 @@ class Scheduler:
         if plan.has_work:
             self._round += 1
             self._flights.scheduled(plan)
-        is_idle = not plan.has_work and not self._flights and not self._coordinator.host.copies_out
-        is_stalled = is_idle and bool(self.requests)
+        awaits_others = self._flights or self._coordinator.host.copies_out or self.transfers or self._line.bootstrapping
+        is_stalled = bool(self.requests) and not plan.has_work and not awaits_others
         if self._stall_watch.observe(is_stalled=is_stalled):
             self._stall_report = self._describe_stall()
         return plan
@@ -184,6 +213,15 @@ class Scheduler:
     def void_keys(self, round_number: int) -> frozenset[int]:
         """Requests whose tokens from this round's forward must not reach their clients."""
         return self._flights.void_keys(round_number)
+
+    def awaits_peer(self, key: int, attempt: int) -> bool:
+        """Whether a transfer of this request and attempt is going on, so that what it brings counts."""
+        return key in self.requests and self.transfers.is_awaited(key, attempt)
+
+    @property
+    def role(self) -> Role:
+        """What part of a request's life is served here."""
+        return self.config.role
 
     @property
     def is_mixed(self) -> bool:
@@ -229,6 +267,7 @@ class Scheduler:
             total_blocks=self.config.device_blocks,
             host_used_blocks=host_used,
             host_total_blocks=host_total,
+            transfers_out=len(self.transfers),
             copies_out=self._coordinator.host.copies_out,
             rounds_in_flight=len(self._flights),
             stalled_rounds=self._stall_watch.rounds,
@@ -245,8 +284,9 @@ class Scheduler:
     def audit(self) -> list[str]:
         """Every invariant of the books that does not hold; empty when all is well."""
         problems = self._coordinator.audit()
-        if not self.requests and not self._coordinator.host.copies_out and self._coordinator.counts()[0]:
-            problems.append("no request is live, no copy is out, and yet blocks are held")
+        is_quiet = not self.requests and not self._coordinator.host.copies_out and not self.transfers
+        if is_quiet and self._coordinator.counts()[0]:
+            problems.append("no request is live, no copy or transfer is out, and yet blocks are held")
         if not self.requests and self.resident.count:
             problems.append(f"no request is live and yet {self.resident.count} slots are taken")
         waiting, resident = self._line.without_pages(), self.resident.count
@@ -261,9 +301,9 @@ class Scheduler:
     def clear_cache(self, *, also_host: bool = False) -> bool:
         """Drop the whole cache of the device, and of the host as well if asked to.
 
-        False: a request or a copy holds pages, and nothing was dropped.
+        False: a request, a copy or a transfer holds pages, and nothing was dropped.
         """
-        if self.resident.count or self._coordinator.host.copies_out:
+        if self.resident.count or self._coordinator.host.copies_out or self.transfers:
             return False
         self._coordinator.clear_cache()
         if also_host:
@@ -286,6 +326,7 @@ class Scheduler:
             spec,
             chain=chain,
             limit_tokens=spec.prompt_tokens + self.max_new_tokens(spec),
+            awaits_peer=self.role is not Role.FUSED,
             release=self._release,
         )
         # Once, here, from the buffer: a waiting prompt is never hashed again.
@@ -299,10 +340,9 @@ class Scheduler:
         slot = resources.slot
         if self.resident.forwards_out[slot]:
             self._flights.pages_leave(request.key, slot)
-        if request in self._line.prefilling:
-            self._line.prefilling.remove(request)
-        self._line.decoding.leave(request.key, slot)
-        self._coordinator.free(slot)
+        self._line.leaves_pages(request, slot)
+        if not self.transfers.owner_leaves(request.key, slot):
+            self._coordinator.free(slot)
         self.resident.leave(slot)
 
     def _drop_if_over(self, request: Request | None) -> None:

@@ -14,6 +14,7 @@ class SchedulerStats(Struct, frozen=True):
     total_blocks: int
     host_used_blocks: int
     host_total_blocks: int
+    transfers_out: int
     copies_out: int
     rounds_in_flight: int
     stalled_rounds: int

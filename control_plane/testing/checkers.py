@@ -22,9 +22,6 @@ class PlanChecker:
 
     def check(self, plan: ExecutionPlan) -> None:
         """Apply a plan's edits and raise AssertionError naming what is wrong with it."""
-        batch = plan.forward
-        if batch is None:
-            return
         for edit in plan.tables:
             row = self._tables[edit.group].setdefault(edit.slot, [])
             blocks = view(edit.blocks).tolist()
@@ -32,8 +29,11 @@ class PlanChecker:
             row[edit.first : edit.first + len(blocks) if blocks else None] = blocks
         for binding in plan.bindings:
             self._owners[binding.slot] = binding.key
-        self._check_batch(plan)
+        if plan.forward is not None:
+            self._check_batch(plan)
+        self._check_remote(plan)
         self._check_fresh(plan)
+        self._check_loads(plan)
 
     def _check_batch(self, plan: ExecutionPlan) -> None:
         batch, config = plan.forward, self._config
@@ -58,6 +58,32 @@ class PlanChecker:
                     owned = row < len(table) and table[row]
                     assert owned, f"round {plan.round}: {key} has no block in row {row} of group {spec.id}: {table}"
 
+    def _check_remote(self, plan: ExecutionPlan) -> None:
+        """A peer writes, or reads, what the first decode step reads, all of it in blocks that the slot owns."""
+        for work in (plan.remote_prefill, plan.remote_decode):
+            if work is None:
+                continue
+            columns = (view(column).tolist() for column in (work.keys, work.slots, work.begins, work.ends))
+            for key, slot, begin, end in zip(*columns, strict=True):
+                assert self._owners.get(slot) == key, f"round {plan.round}: slot {slot} is not bound to request {key}"
+                assert 0 <= begin < end, f"round {plan.round}: nothing of {key} is transferred"
+                for group, spec in enumerate(self._config.groups):
+                    table = self._tables[group].get(slot, [])
+                    for row in _rows_read_after(spec, end):
+                        owned = row < len(table) and table[row]
+                        assert owned, f"round {plan.round}: {key} has no block in row {row} of group {spec.id}: {table}"
+
+    def _check_loads(self, plan: ExecutionPlan) -> None:
+        """A load-back fills blocks that somebody has in a table, and none that is cleared as well."""
+        zeroed = {(each.group, block) for each in plan.zero for block in view(each.blocks).tolist()}
+        for load in plan.load_backs:
+            blocks = view(load.destinations).tolist()
+            assert len(blocks) == len(view(load.sources)), f"round {plan.round}: load-back {load.op} is lopsided"
+            held = {block for row in self._tables[load.group].values() for block in row}
+            for block in blocks:
+                assert block in held, f"round {plan.round}: nobody holds block {block} of load-back {load.op}"
+                assert (load.group, block) not in zeroed, f"round {plan.round}: block {block} is loaded and cleared"
+
     def _check_fresh(self, plan: ExecutionPlan) -> None:
         for fresh in plan.zero:
             blocks = view(fresh.blocks).tolist()
@@ -80,3 +106,10 @@ def _rows_touched(spec: CacheGroupConfig, *, begin: int, end: int, replay: int, 
             return range(first // g, -(-end // g))
         case GroupKind.STATE:
             return {(position - 1) // g for position in (computed, checkpoint, end) if position}
+
+
+def _rows_read_after(spec: CacheGroupConfig, end: int) -> range:
+    """Table rows that the first step after `end` tokens reads in one group."""
+    g = spec.block_granularity
+    first = 0 if spec.is_prefix_closed else max(0, end - spec.retention_tokens + 1)
+    return range(first // g, -(-end // g))

@@ -13,9 +13,9 @@ A number is a prompt length, a pair adds the declared output. Prompts of differe
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from control_plane.config import CacheGroupConfig, SchedulerConfig
+from control_plane.config import CacheGroupConfig, Role, SchedulerConfig
 from control_plane.loop.commit import Committed, StopRule, StopRules, commit
-from control_plane.messages import Abort, Event, ExecutionPlan, RequestSpec
+from control_plane.messages import Abort, Bootstrapped, Event, ExecutionPlan, RequestSpec
 from control_plane.messages.columns import pack
 from control_plane.rounds.render import Narrator
 from control_plane.scheduler.feedback import Ended
@@ -24,8 +24,7 @@ from control_plane.testing.checkers import PlanChecker
 from control_plane.testing.golden import compare
 from control_plane.testing.simulated_device import Script, SimulatedDevice, count_up
 
-
-WEATHER = ("fail", "lose", "fail_ops", "keeps_stores")
+WEATHER = ("fail", "lose", "fail_ops", "keeps_stores", "keeps_transfers")
 
 
 def small_config(**changes: Any) -> SchedulerConfig:
@@ -91,15 +90,23 @@ class Rounds:
         tokens: Mapping[str, Sequence[int]] | None = None,
         namespace: str = "",
         stop_token_ids: Sequence[int] = (),
+        bootstraps: bool = True,
         **requests: int | tuple[int, int | None],
     ) -> None:
         """Hand in requests by name, in order. `tokens` gives the prompts of some of them.
 
-        Before the first round this only takes note, so that `run` can still say the configuration.
+        Before the first round this only takes note, so that `run` can still say the configuration. In split roles the
+        peer knows of them at once, unless nobody `bootstraps` them.
         """
         if self._scheduler is None:
             self._early.append(
-                lambda: self.submit(tokens=tokens, namespace=namespace, stop_token_ids=stop_token_ids, **requests)
+                lambda: self.submit(
+                    tokens=tokens,
+                    namespace=namespace,
+                    stop_token_ids=stop_token_ids,
+                    bootstraps=bootstraps,
+                    **requests,
+                )
             )
             return
         specs: list[RequestSpec] = []
@@ -125,6 +132,8 @@ class Rounds:
             self.outputs[spec.id] = []
             limit = self.scheduler.max_new_tokens(spec)
             self._rules.add(key, StopRule(stop_token_ids=spec.stop_token_ids, max_new_tokens=limit))
+        if bootstraps and self.scheduler.role is not Role.FUSED:
+            self._advance([Bootstrapped(key) for key in keys])
 
     def run(self, rounds: int = 1, **config: Any) -> None:
         """Plan up to `rounds` rounds; results land as late as the overlap depth allows."""
@@ -156,6 +165,10 @@ class Rounds:
         """Every store that is out is acknowledged, where the device keeps them."""
         for op in list(self._device.stores_out):
             self._advance([self._device.end_store(op)])
+
+    def end_transfer(self, name: str, *, failure: str = "") -> None:
+        """The peer is done with a request's pages, where the device keeps transfers."""
+        self._advance([self._device.end_transfer(self.keys[name], failure=failure)])
 
     def abort(self, *names: str) -> None:
         """The clients of these requests give up; told with the next round or landing."""
@@ -199,7 +212,7 @@ class Rounds:
         return plan.has_work
 
     def _advance(self, arrived: list[Event]) -> None:
-        events, outputs = commit(arrived, self._rules, self.scheduler.void_keys)
+        events, outputs = commit(arrived, self._rules, self.scheduler)
         events += self._pending
         self._pending = []
         ended = self.scheduler.advance(events)

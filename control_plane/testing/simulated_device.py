@@ -11,7 +11,10 @@ from control_plane.messages import (
     ExtendResult,
     ForwardFailed,
     LoadBackDone,
+    RemotePrefillDone,
     Retract,
+    TransferFailed,
+    TransferSucceeded,
     WriteBackDone,
 )
 from control_plane.messages.columns import pack, view
@@ -42,9 +45,10 @@ def result_of(plan: ExecutionPlan, script: Script = count_up) -> ExtendResult:
 class SimulatedDevice:
     """Keeps the bytes of every plan; each `land` reports the oldest one that is out.
 
-    Rounds in `fail` report a failure instead of a result; stores and load-backs in `fail_ops` fail; rounds in `lose` were
-    withheld, so all their requests retract. With `answers_at_once` it reports from within `execute`. Stores are
-    acknowledged when their plan lands, unless the device `keeps_stores`: then by `end_store`.
+    Rounds in `fail` report a failure instead of a result; stores and load-backs in `fail_ops` fail; rounds in `lose`
+    were withheld, so all their requests retract. With `answers_at_once` it reports from within `execute`. Stores end
+    when their plan lands, unless the device `keeps_stores`: then by `end_store`. So do transfers, whose peer is as
+    quick and as scripted as the model, unless it `keeps_transfers`: then by `end_transfer`.
     """
 
     def __init__(
@@ -55,17 +59,20 @@ class SimulatedDevice:
         lose: Collection[int] = (),
         fail_ops: Collection[int] = (),
         keeps_stores: bool = False,
+        keeps_transfers: bool = False,
         answers_at_once: bool = False,
     ) -> None:
         self.failure: str | None = None
         self.plans: list[bytes] = []
         self.is_closed = False
         self.stores_out: list[int] = []
+        self.transfers_out: dict[int, Event] = {}  # by key, with what is reported if it succeeds
         self._script = script
         self._fail = frozenset(fail)
         self._lose = frozenset(lose)
         self._fail_ops = frozenset(fail_ops)
         self._keeps_stores = keeps_stores
+        self._keeps_transfers = keeps_transfers
         self._answers_at_once = answers_at_once
         self._out: deque[ExecutionPlan] = deque()
         self._deliver: Callable[[bytes], None] | None = None
@@ -107,6 +114,10 @@ class SimulatedDevice:
         if not self._keeps_stores:
             letters += [[self._ended(op)] for op in self.stores_out]
             self.stores_out.clear()
+        self._begin_transfers(plan)
+        if not self._keeps_transfers:
+            letters += [[event] for event in self.transfers_out.values()]
+            self.transfers_out.clear()
         for letter in letters:
             self._report(letter)
         return letters
@@ -118,9 +129,27 @@ class SimulatedDevice:
         self._report([event])
         return event
 
+    def end_transfer(self, key: int, *, failure: str = "") -> Event:
+        """Report that the peer is done with a request's pages, and return what was reported."""
+        event = self.transfers_out.pop(key)
+        if failure:
+            assert isinstance(event, RemotePrefillDone | TransferSucceeded), f"{event} is no success"
+            event = TransferFailed(key, event.attempt, failure)
+        self._report([event])
+        return event
+
     def close(self) -> None:
         """See `DevicePort.close`."""
         self.is_closed = True
+
+    def _begin_transfers(self, plan: ExecutionPlan) -> None:
+        if (work := plan.remote_prefill) is not None:
+            columns = (view(column).tolist() for column in (work.keys, work.attempts, work.ends))
+            for key, attempt, end in zip(*columns, strict=True):
+                self.transfers_out[key] = RemotePrefillDone(key, attempt, pack([self._script(key, end)]))
+        if (work := plan.remote_decode) is not None:
+            for key, attempt in zip(view(work.keys).tolist(), view(work.attempts).tolist(), strict=True):
+                self.transfers_out[key] = TransferSucceeded(key, attempt)
 
     def _ended(self, op: int) -> WriteBackDone:
         return WriteBackDone(op, success=op not in self._fail_ops)

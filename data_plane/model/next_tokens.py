@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from control_plane.messages import SlotBinding
+from control_plane.messages import NOT_SAMPLED, SlotBinding
 from control_plane.messages.columns import Int32s
 from data_plane.attention.ship import ship
 from data_plane.batch.rows import Rows
@@ -25,6 +25,8 @@ class NextTokens:
     def bind(self, binding: SlotBinding) -> None:
         """A slot has a new owner."""
         self._sampler.bind(binding)
+        if binding.last_token != NOT_SAMPLED:
+            self._last[binding.slot] = binding.last_token
 
     def check(self, rows: Rows) -> None:
         """Raises ValueError for tokens that no model can feed."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from control_plane.messages import SlotBinding
+from control_plane.messages import NOT_SAMPLED, SlotBinding
 from control_plane.messages.columns import Int32s
 from data_plane.batch.rows import Rows
 from data_plane.model.base import DeviceMemory, ModelFacts
@@ -26,7 +26,6 @@ from data_plane.model.stamp_state import StateGroup
 
 __all__ = ["StampFault", "StampOptions", "StampRunner"]
 
-UNSAMPLED = -1
 OF_LOST_ROWS = STOP_TOKEN + 1  # nobody takes it
 
 
@@ -67,12 +66,12 @@ class StampRunner:
             )
             for index, layout in enumerate(layouts)
         ]
-        self._last_tokens = np.full(slots, UNSAMPLED, dtype=np.int32)
+        self._last_tokens = np.full(slots, NOT_SAMPLED, dtype=np.int32)
         self._seeds = np.zeros(slots, dtype=np.uint64)
 
     def bind(self, binding: SlotBinding) -> None:
-        """A slot has a new owner, which sampled and wrote nothing yet."""
-        self._last_tokens[binding.slot] = UNSAMPLED
+        """A slot has a new owner, which wrote nothing yet, or goes on from what a peer wrote and sampled."""
+        self._last_tokens[binding.slot] = binding.last_token
         self._seeds[binding.slot] = seed_word(binding.sampling)
         for group in self._groups:
             group.bind(binding.slot)
@@ -105,7 +104,7 @@ class StampRunner:
             raise StampFault(f"the stamp model decodes 1 token a step, not decode_width={rows.decode_width}")
         decode_slots = rows.slots[rows.num_extends :]
         feedback = self._last_tokens[decode_slots]
-        missing = (feedback == UNSAMPLED) & ~rows.lost[rows.num_extends :]
+        missing = (feedback == NOT_SAMPLED) & ~rows.lost[rows.num_extends :]
         if missing.any():
             slot = int(decode_slots[missing][0])
             raise StampFault(f"slot {slot} decodes, but nothing was sampled for it since it was bound")

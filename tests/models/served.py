@@ -76,7 +76,7 @@ class Served:
                 self._answers.clear()
             assert answers, "requests are left and nothing is on its way"
             # The oldest round lands only now, when no more may be planned ahead of it.
-            events, committed = commit(decode_events(answers.pop(0)), rules, self.scheduler.void_keys)
+            events, committed = commit(decode_events(answers.pop(0)), rules, self.scheduler)
             self.scheduler.advance(events)
             for each in committed:
                 outputs[each.key] += each.tokens

@@ -318,7 +318,7 @@ class Program:
         self._advance(decode_events(self._answers.popleft()))
 
     def _advance(self, arrived: list[Event]) -> None:
-        events, outputs = commit(arrived, self._rules, self.scheduler.void_keys)
+        events, outputs = commit(arrived, self._rules, self.scheduler)
         for end in self.scheduler.advance(events):
             self._rules.drop(end.key)
             self.stories[end.key].reason = end.reason.value

@@ -20,11 +20,11 @@ from control_plane.cache.coordinator.demand import (
     Refused,
     RequestProgress,
 )
-from control_plane.cache.prefix.eviction import EvictionOrder, Victim, make_room
 from control_plane.cache.coordinator.holdings import Holdings
 from control_plane.cache.coordinator.step import Step
 from control_plane.cache.core.block_pool import BlockPool
 from control_plane.cache.core.block_table import BlockTables
+from control_plane.cache.prefix.eviction import EvictionOrder, Victim, make_room
 from control_plane.cache.prefix.index import PrefixIndex
 from control_plane.cache.prefix.kv_events import KvEventLog, NoKvEventLog
 from control_plane.cache.prefix.matcher import GroupHit, PrefixHit, PrefixMatcher
@@ -62,6 +62,7 @@ class CacheCoordinator:
         )
         self._order = EvictionOrder(groups=len(granularities))
         self._holdings = Holdings(self.pool, self.index, self._order, config.groups, parents=config.device_blocks)
+        self._kept: dict[int, list[Victim]] = {}
         self._epoch = 0  # rises with every request that is admitted
         self.freed_count = 0  # rises whenever room appears; a refusal stands while it does not
 
@@ -183,17 +184,23 @@ class CacheCoordinator:
 
     def free(self, slot: int) -> int:
         """Give back everything that a slot holds; what is cached stays so, evictable. Returns the blocks let go."""
-        rows = [
-            (row, index, block)
-            for index in range(len(self._groups))
-            for row, block in self.tables.live_blocks(slot, index)
-        ]
-        # In the order of eviction the last row goes first, and of equal rows the one of the earlier group.
-        rows.sort(key=lambda entry: (entry[0], -entry[1]))
-        let_go = self._holdings.release([(index, block) for _, index, block in rows])
+        let_go = self._holdings.release(self._rows_in_eviction_order(slot))
         self.tables.clear(slot)
         self.freed_count += 1
         return let_go
+
+    def keep(self, slot: int, key: int) -> None:
+        """A slot is given up, but its blocks stay held under this key: somebody outside still reads or writes them."""
+        assert key not in self._kept, f"the pages of {key} are kept already"
+        self._kept[key] = self._rows_in_eviction_order(slot)
+        self.tables.clear(slot)
+
+    def let_go(self, key: int) -> None:
+        """What was kept under this key, if anything, is let go of."""
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            self._holdings.release(kept)
+            self.freed_count += 1
 
     def releasable_blocks(self, slot: int) -> int:
         """LCM blocks that nobody would hold any more if this slot let go of its pages."""
@@ -238,7 +245,18 @@ class CacheCoordinator:
 
     def audit(self) -> list[str]:
         """Every way in which the books do not add up; empty when all is well. Costs as much as the pool is large."""
-        return self._holdings.audit(self.tables, self.host.pinned_device_blocks()) + self.host.audit()
+        kept = [victim for rows in self._kept.values() for victim in rows]
+        return self._holdings.audit(self.tables, [*self.host.pinned_device_blocks(), *kept]) + self.host.audit()
+
+    def _rows_in_eviction_order(self, slot: int) -> list[Victim]:
+        """What a slot holds: the last row goes first, and of equal rows the one of the earlier group."""
+        rows = [
+            (row, index, block)
+            for index in range(len(self._groups))
+            for row, block in self.tables.live_blocks(slot, index)
+        ]
+        rows.sort(key=lambda entry: (entry[0], -entry[1]))
+        return [(index, block) for _, index, block in rows]
 
     def _load(self, index: int, part: GroupHit, digests: Sequence[bytes]) -> tuple[list[int], LoadBack]:
         """Device blocks for what a hit finds on the host, listed by its names and held by the copy as well."""

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from control_plane.cache.coordinator.demand import BoundaryKind
-from control_plane.cache.prefix.eviction import Category, EvictionOrder, Victim
 from control_plane.cache.core.block_pool import BlockPool
 from control_plane.cache.core.block_table import BlockTables
+from control_plane.cache.prefix.eviction import Category, EvictionOrder, Victim
 from control_plane.cache.prefix.index import PrefixIndex
 from control_plane.config import CacheGroupConfig
 
@@ -136,7 +136,8 @@ class Holdings:
                 held[block] += 1
             for block in np.flatnonzero(held != references).tolist():
                 problems.append(
-                    f"group {index} block {block}: {held[block]} tables and copies hold it, {references[block]} references count"
+                    f"group {index} block {block}: {held[block]} tables and copies hold it, "
+                    f"{references[block]} references count"
                 )
             cached = self._index.cached_blocks(index)
             for block in cached:
