@@ -112,8 +112,8 @@ class Admission:
         return self._coordinator.host.pinned_stores_out
 
     def awaits_store(self, request: Request) -> bool:
-        """Whether pages of a request are on their way to the host."""
-        return self._coordinator.host.stores_for(request.key)
+        """Whether pages of a request are on their way to the host, and nowhere else by now."""
+        return self._coordinator.has_left_device(request.key)
 
     def releasable_blocks(self, slot: int) -> int:
         """LCM blocks that could be had if this slot let go of its pages."""
@@ -145,9 +145,10 @@ class Admission:
             outcome = self._try_remote(request, self._coordinator.matcher.nothing(), round_number, output)
         return Refusal(outcome, hit.awaited) if isinstance(outcome, Refused) else outcome
 
-    def hand_over(self, request: Request) -> int:
+    def hand_over(self, request: Request, *, output: PlanOutput) -> int:
         """A completed prompt is about to go to the peer: what it completed is published. Returns its first token."""
-        self.publish_completed(request)
+        listed = self._coordinator.publish(request.resources.slot, self._progress(request))
+        self._write_through(request, listed, output)
         return int(self._resident.tokens(request.resources.slot)[-1])
 
     def _first_step_after_landing(self, request: Request, output: PlanOutput) -> None:
@@ -368,18 +369,19 @@ class Admission:
         if isinstance(granted, Granted):
             request.resources.progress = granted.progress
             output.record_grant(granted)
-            self._written_through(request, granted.listed, output)
+            self._write_through(request, granted.listed, output)
         return granted
 
-    def _written_through(self, request: Request, listed: Sequence[Listed], output: PlanOutput) -> None:
+    def _write_through(self, request: Request, listed: Sequence[Listed], output: PlanOutput) -> None:
         """Pages of a prompt go to the host when they are cached and computed; those of its output when it ends.
 
         A page of a prompt is what others share. And while a store holds blocks, nobody is retracted (R5.4): output
-        completes a page every few rounds, which would put that off for ever.
+        completes a page every few rounds, which would put that off for ever. On role D prompts come from a peer, which
+        has them stored.
         """
         if not listed:
             return
-        is_prompt = not isinstance(request.state, Decoding)
+        is_prompt = self._config.role is not Role.DECODE and not isinstance(request.state, Decoding)
         computed = self._flights.pages_listed(request.key, listed, stores=is_prompt)
         if is_prompt and computed:
             pieces = self._coordinator.pieces(computed)

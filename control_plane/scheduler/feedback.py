@@ -119,7 +119,10 @@ class Feedback:
         return [Ended(key, FinishReason.ERROR, event.message) for key in failed]
 
     def finish(self, event: Finish) -> None:
-        """A stop rule was met. What the request computed is published, then everything is given back."""
+        """A stop rule was met. What the request computed is published, and copied to the host; then all is given back.
+
+        Not on role D: its prompts are stored where they were computed.
+        """
         request = self._requests.get(event.key)
         if request is None:
             return
@@ -127,8 +130,9 @@ class Feedback:
             return  # its answer is complete; the prompt is not over before the peer has it
         if self._has_landed(request):
             self._admission.publish_completed(request)
-            pieces = self._coordinator.cached_pieces(request.resources.slot)
-            self._store([piece for piece in pieces if self._flights.is_computed(piece)], owner=event.key)
+            if self._role is Role.FUSED:
+                pieces = self._coordinator.cached_pieces(request.resources.slot)
+                self._store([piece for piece in pieces if self._flights.is_computed(piece)], owner=event.key)
         request.apply(event)
 
     def retract(self, event: Retract) -> None:

@@ -221,7 +221,7 @@ def hand_over_completed(desk: Desk, build: PlanBuild, line: Candidates) -> None:
     for request in list(line.completed):
         if request.resources.results_in_flight:
             continue
-        first_token = desk.admission.hand_over(request)
+        first_token = desk.admission.hand_over(request, output=build.output)
         line.completed.remove(request)
         desk.transfers.begin(request.key, request.retraction_count)
         build.push_operation(HandOver(request, request.resources.slot, first_token))

@@ -48,10 +48,10 @@ def retract_and_grant(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback,
 def choose_victim(desk: Desk, *, spares_covered: bool) -> Request | None:
     """Whose blocks are worth the least: incomplete prefills first, since nobody reads them yet; then decodes.
 
-    Within each, who releases most; then who has the fewest tokens to compute again (R5.5). A request whose admission
-    secured its whole generation is spared: it would have to take back exactly what it gave (R7.4).
+    Within each, who releases most, then who has the fewest tokens to compute again, then the oldest (R5.5). A request
+    whose admission secured its whole generation is spared: it would have to take back exactly what it gave (R7.4).
     """
-    best: tuple[tuple[bool, int, int, int], Request] | None = None
+    best: tuple[tuple[bool, int, int], Request] | None = None
     for request in desk.residents():
         if is_pinned(desk.role, request.state) or (spares_covered and request.is_generation_covered):
             continue
@@ -60,7 +60,6 @@ def choose_victim(desk: Desk, *, spares_covered: bool) -> Request | None:
             not isinstance(request.state, Prefilling),
             -desk.admission.releasable_blocks(slot),
             int(desk.resident.landed[slot]),
-            -request.key,
         )
         if best is None or rank < best[0]:
             best = rank, request

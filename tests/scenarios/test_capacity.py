@@ -113,7 +113,7 @@ def test_a_decode_without_a_block_gives_way_and_loses_nothing(rounds: Rounds) ->
         5 | decode a b
         6 | decode a b
         7 | decode b | a blocked 1 of 0 | retracts nobody while b is out
-        8 | decode a | a blocked 1 of 0 | b blocked 1 of 0 | retracts b at 25 for a | evicts 1 | waits b
+        8 | decode b | a blocked 1 of 0 | b blocked 1 of 0 | retracts a at 25 for a | evicts 1 | waits a
     """)
     rounds.run_to_end()
     for name, key in rounds.keys.items():

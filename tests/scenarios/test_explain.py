@@ -36,4 +36,4 @@ def test_a_retracted_request_says_so(rounds: Rounds) -> None:
     rounds.configure(pool=12, budget_tokens=16, batch=2)
     rounds.submit(a=20, b=20)
     rounds.run(9)
-    assert rounds.scheduler.explain("b").startswith("retracted, prefills again, first in line")
+    assert rounds.scheduler.explain("a").startswith("retracted, prefills again, first in line")

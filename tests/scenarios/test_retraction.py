@@ -31,13 +31,13 @@ def test_a_covered_request_is_spared(rounds: Rounds) -> None:
 
 
 def test_what_was_freed_is_granted_in_the_same_round(rounds: Rounds) -> None:
-    """R5.2: the round that retracts is the round in which the blocked decode goes on."""
+    """R5.2: the round that retracts is the round in which the other blocked decode goes on."""
     rounds.configure(pool=12, budget_tokens=16, batch=2)
     rounds.submit(a=20, b=20)
     rounds.run(8)
     last = rounds.history().splitlines()[-1]
-    assert last.startswith("8 | decode a")
-    assert "retracts b at 25 for a" in last
+    assert last.startswith("8 | decode b")
+    assert "retracts a at 25 for a" in last
 
 
 def test_covered_residents_cannot_starve_each_other(rounds: Rounds) -> None:

@@ -165,6 +165,10 @@ class CacheCoordinator:
                     self._holdings.share(store.group, block)
         return stores
 
+    def has_left_device(self, owner: int) -> bool:
+        """Whether a piece that is being stored for a request is not on the device any more."""
+        return any(self.index.find(*piece.name) is None for piece in self.host.being_stored_for(owner))
+
     def end_store(self, event: WriteBackDone) -> None:
         """A store was acknowledged: what it pinned is let go of."""
         ticket = self.host.end_store(event.op, success=event.success)

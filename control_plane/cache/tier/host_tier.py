@@ -5,7 +5,7 @@ neither found nor stored again. A load-back pins its host blocks until it is ack
 access first, when room is needed, as on the device.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, groupby
 
 import numpy as np
@@ -100,9 +100,9 @@ class HostTier:
         """Stores and load-backs that were not acknowledged."""
         return len(self._stores) + len(self._loads)
 
-    def stores_for(self, owner: int) -> bool:
-        """Whether a store that was planned for this request is out."""
-        return any(ticket.owner == owner for ticket in self._stores.values())
+    def being_stored_for(self, owner: int) -> Iterator[Piece]:
+        """The pieces that are on their way here for this request."""
+        return (piece for ticket in self._stores.values() if ticket.owner == owner for piece in ticket.pieces)
 
     def find(self, group: int, ordinal: int, digest: bytes) -> int | None:
         """The host block that holds this piece."""
@@ -245,9 +245,9 @@ class NoHostTier:
 
     loads_out = pinned_stores_out = copies_out = stored_blocks = loaded_blocks = 0
 
-    def stores_for(self, owner: int) -> bool:
-        """Never."""
-        return False
+    def being_stored_for(self, owner: int) -> Iterator[Piece]:
+        """Nothing is."""
+        return iter(())
 
     def find(self, group: int, ordinal: int, digest: bytes) -> int | None:
         """Nothing is here."""
