@@ -2,20 +2,29 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from control_plane.messages import BlockList, SlotBinding, TableEdit
+from control_plane.messages import BlockList, LoadBack, SlotBinding, Store, TableEdit
 from control_plane.messages.columns import Int32s, view
 from data_plane.batch.rows import Rows
+from data_plane.batch.touched import Touched
 from data_plane.faults import PlanFault
 from data_plane.memory.tables import HostTables
 from data_plane.model.base import GroupLayout
-from data_plane.streams.base import NO_BLOCKS, Access, BlockSpan, SlotState, Span, TableRows, Tier
-
-Ints = npt.NDArray[Any]
+from data_plane.streams.base import (
+    NO_BLOCKS,
+    Access,
+    BlockSpan,
+    Lane,
+    SlotState,
+    Span,
+    StagingBuffers,
+    TableRows,
+    Tier,
+)
 
 
 class Accesses(Protocol):
@@ -35,6 +44,26 @@ class Accesses(Protocol):
 
     def forward(self, rows: Rows) -> Access:
         """The model reads and writes through the tables."""
+        ...
+
+    def gather(self, store: Store, buffer: int) -> Access:
+        """A store's sources go to a staging buffer of the store lane."""
+        ...
+
+    def write(self, store: Store, buffer: int) -> Access:
+        """That buffer goes to the store's destinations."""
+        ...
+
+    def write_directly(self, store: Store) -> Access:
+        """A store's sources go to its destinations."""
+        ...
+
+    def fill(self, load: LoadBack, buffer: int) -> Access:
+        """A load-back's sources go to a staging buffer of the load lane."""
+        ...
+
+    def scatter(self, load: LoadBack, buffer: int) -> Access:
+        """That buffer goes to the load-back's destinations."""
         ...
 
 
@@ -57,11 +86,32 @@ class NoAccesses:
         """Nothing is said."""
         return NO_BLOCKS
 
+    def gather(self, store: Store, buffer: int) -> Access:
+        """Nothing is said."""
+        return NO_BLOCKS
+
+    def write(self, store: Store, buffer: int) -> Access:
+        """Nothing is said."""
+        return NO_BLOCKS
+
+    def write_directly(self, store: Store) -> Access:
+        """Nothing is said."""
+        return NO_BLOCKS
+
+    def fill(self, load: LoadBack, buffer: int) -> Access:
+        """Nothing is said."""
+        return NO_BLOCKS
+
+    def scatter(self, load: LoadBack, buffer: int) -> Access:
+        """Nothing is said."""
+        return NO_BLOCKS
+
 
 class PlanAccesses:
     """Follows the plans with block tables of its own: those of the device are edited when their turn comes, not now.
 
-    What a plan at fault names beyond what there is, is left out: the step itself will raise.
+    What a plan at fault names beyond what there is, is left out: the step itself will raise. Copies between the tiers
+    are asked about when they were found to be without fault.
     """
 
     def __init__(
@@ -102,64 +152,47 @@ class PlanAccesses:
 
         Rows that turn out to be lost are among them: a model may compute anything there.
         """
-        exist = self._exist(rows.slots)
-        fed = _Fed(rows, exist)
+        touched = Touched(rows, self._exist(rows.slots))
         reads: list[Span] = []
-        writes: list[Span] = [SlotState(fed.slots)]
+        writes: list[Span] = [SlotState(touched.slots)]
         for index, group in enumerate(self._groups):
-            table = self._tables.table(index)
-            touched = _of_states if group.kind == "state" else _of_history
-            read, written = touched(fed, table, group)
-            reads += [TableRows(index, fed.slots), BlockSpan(Tier.DEVICE, index, read)]
+            read, written = touched.blocks(self._tables.rows(index), group)
+            reads += [TableRows(index, touched.slots), BlockSpan(Tier.DEVICE, index, read)]
             writes.append(BlockSpan(Tier.DEVICE, index, written))
         return Access(reads=tuple(reads), writes=tuple(writes))
+
+    def gather(self, store: Store, buffer: int) -> Access:
+        """Reads device blocks, writes the buffer."""
+        return Access(reads=(_device(store.group, store.sources),), writes=(_staging(Lane.STORE, buffer),))
+
+    def write(self, store: Store, buffer: int) -> Access:
+        """Reads the buffer, writes host blocks."""
+        return Access(reads=(_staging(Lane.STORE, buffer),), writes=(_host(store.group, store.destinations),))
+
+    def write_directly(self, store: Store) -> Access:
+        """Reads device blocks, writes host blocks."""
+        return Access(reads=(_device(store.group, store.sources),), writes=(_host(store.group, store.destinations),))
+
+    def fill(self, load: LoadBack, buffer: int) -> Access:
+        """Reads host blocks, writes the buffer."""
+        return Access(reads=(_host(load.group, load.sources),), writes=(_staging(Lane.LOAD, buffer),))
+
+    def scatter(self, load: LoadBack, buffer: int) -> Access:
+        """Reads the buffer, writes device blocks."""
+        return Access(reads=(_staging(Lane.LOAD, buffer),), writes=(_device(load.group, load.destinations),))
 
     def _exist(self, slots: Int32s) -> npt.NDArray[np.bool_]:
         exist: npt.NDArray[np.bool_] = (slots >= 0) & (slots < self._slots)
         return exist
 
 
-class _Fed:
-    """What a batch feeds: `[prefixes, ends)` of each slot, of which `[computed, ends)` in every group."""
-
-    def __init__(self, rows: Rows, chosen: npt.NDArray[np.bool_]) -> None:
-        self.slots = rows.slots[chosen]
-        self.prefixes = rows.prefix_lengths[chosen]
-        self.ends = rows.ends[chosen]
-        replays = np.zeros(rows.count, dtype=np.int32)
-        checkpoints = np.zeros(rows.count, dtype=np.int32)
-        replays[: rows.num_extends] = rows.replay_lengths
-        checkpoints[: rows.num_extends] = rows.checkpoints
-        self.computed = self.prefixes + replays[chosen]
-        self.checkpoints = checkpoints[chosen]
+def _device(group: int, blocks: bytes) -> BlockSpan:
+    return BlockSpan(Tier.DEVICE, group, view(blocks))
 
 
-def _of_history(fed: _Fed, table: Ints, group: GroupLayout) -> tuple[Int32s, Int32s]:
-    """Blocks read and written in a full or sliding group. What is fed again is written in replayable groups only."""
-    reach = fed.computed - group.window + 1
-    first_read = np.maximum(reach, 0) if group.kind == "sliding" else np.zeros_like(reach)
-    first_written = fed.prefixes if group.replayable else fed.computed
-    granularity = group.block_granularity
-    end_columns = -(-fed.ends // granularity)
-    read = _blocks(table, fed.slots, first_read // granularity, end_columns)
-    return read, _blocks(table, fed.slots, first_written // granularity, end_columns)
+def _host(group: int, blocks: bytes) -> BlockSpan:
+    return BlockSpan(Tier.HOST, group, view(blocks))
 
 
-def _of_states(fed: _Fed, table: Ints, group: GroupLayout) -> tuple[Int32s, Int32s]:
-    """Blocks read and written in a state group: the snapshot before, those at the checkpoint and at the end."""
-
-    def snapshots(lengths: Int32s) -> Int32s:
-        columns = np.maximum(lengths - 1, 0) // group.block_granularity
-        return _blocks(table, fed.slots, columns, columns + (lengths > 0))
-
-    return snapshots(fed.computed), np.concatenate([snapshots(fed.checkpoints), snapshots(fed.ends)])
-
-
-def _blocks(table: Ints, slots: Ints, firsts: Ints, ends: Ints) -> Int32s:
-    """What stands in `table[slot, first:end]` of each slot, without the holes."""
-    ends = np.minimum(ends, table.shape[1])
-    counts = np.maximum(ends - firsts, 0)
-    starts = np.cumsum(counts) - counts
-    columns = np.arange(int(counts.sum())) + np.repeat(firsts - starts, counts)
-    blocks: Int32s = table[np.repeat(slots, counts), columns]
-    return blocks[blocks > 0]
+def _staging(lane: Lane, buffer: int) -> StagingBuffers:
+    return StagingBuffers(lane, np.array([buffer], dtype=np.int32))

@@ -12,12 +12,16 @@ from data_plane.cuda import has_cuda, load_cupy
 from data_plane.executor import Executor
 from data_plane.forward_thread import ForwardInline, ForwardThread
 from data_plane.handle import DeviceHandle, MakeForward
+from data_plane.lost import Lost
 from data_plane.memory.arena import Arena
 from data_plane.memory.device_memory import ArenaMemory
+from data_plane.memory.host_pages import HostPages
 from data_plane.memory.layout import ArenaLayout, plan_layout
 from data_plane.memory.tables import CudaTables, HostTables
 from data_plane.model.base import GroupLayout, ModelFacts, ModelRunner
 from data_plane.model.stamp import StampOptions, StampRunner
+from data_plane.ops.block_copies import BlockCopies, CudaBlockCopies, HostBlockCopies
+from data_plane.ops.host_tier import HostTier, NoHostTier, StreamedHostTier
 from data_plane.ops.table_edits import CudaTableEdits, HostTableEdits, TableEdits
 from data_plane.ops.zeroing import CudaZeroing, HostZeroing, Zeroing
 from data_plane.ordering import OrderChecker, Violation
@@ -32,6 +36,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 Progress = Callable[[str], None]
 FullHouse = Callable[[tuple[GroupLayout, ...], int], int]
 """(groups, tokens of the longest context) -> parents that as many requests as may run could use at once"""
+WrapCopies = Callable[[BlockCopies], BlockCopies]
 
 log = logging.getLogger("tokenspeed.device")
 
@@ -41,7 +46,8 @@ class DeviceOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `model` is a name that the registry knows, a folder, a file, or "stamp". At most one of `device_blocks` (parents
     without the null one) and `memory_bytes` is given; with neither, the pool takes what a full house can use, within
-    a part of the memory that is free. `threads` bounds the CPU threads of one operation (None: as many as there are
+    a part of the memory that is free. `host_blocks` are the parents of the host tier, where blocks outlive the device's
+    (0: there is none). `threads` bounds the CPU threads of one operation (None: as many as there are
     cores). A dtype of "auto" is float32 on a CPU and the model's own on CUDA. With `check_order` every pair of
     operations on the streams is checked for an order between them (`ordering.py`), which takes time.
     """
@@ -54,6 +60,7 @@ class DeviceOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_context_tokens: int | None = None
     device_blocks: int | None = None
     memory_bytes: int | None = None
+    host_blocks: int = 0
     threads: int | None = None
     check_order: bool = False
 
@@ -72,6 +79,7 @@ class DeviceOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "max_context_tokens": 2,
             "device_blocks": 1,
             "memory_bytes": 1,
+            "host_blocks": 0,
             "threads": 1,
         }
         for field, low in least.items():
@@ -91,8 +99,8 @@ class DeviceOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class DeviceSpecs(Struct, frozen=True):
     """Plain facts about the device side, safe to keep. `groups` have their final packing.
 
-    `device_blocks` are parents of `parent_bytes` without the null one. `max_context_tokens` is what was asked for,
-    or else what the model can do.
+    `device_blocks` and `host_blocks` are parents of `parent_bytes` without the null one. `max_context_tokens` is what
+    was asked for, or else what the model can do.
     """
 
     model: str
@@ -106,6 +114,7 @@ class DeviceSpecs(Struct, frozen=True):
     prefix_granularity: int
     max_batch_size: int
     device_blocks: int
+    host_blocks: int
     parent_bytes: int
     tokenizer_path: str | None = None
 
@@ -131,6 +140,7 @@ def build_device(
     inline: bool = False,
     streams: Callable[[], Streams] | None = None,
     forward: MakeForward | None = None,
+    copies: WrapCopies = lambda inner: inner,
 ) -> tuple[DeviceSpecs, DeviceHandle]:
     """Load the model, lay out its memory, and return the facts and a handle that is not started yet.
 
@@ -138,16 +148,17 @@ def build_device(
     fail (on the CPU unless `device` says otherwise). `progress` gets a line for people now and then. `full_house`
     says how many parents the pool could use at all when no size is given: whoever plans knows. An `inline` device has
     no threads and executes and answers within `execute`, for tests and simulation on a CPU; `streams` and `forward`
-    replace its own, or those of any device. Raises ConfigError naming every problem found.
+    replace its own, or those of any device. `copies` may stand around what copies between the tiers, to make it fail
+    (`ops/faulty_copies.py`). Raises ConfigError naming every problem found.
     """
     specs, layout, runner = _plan(options, runner, progress, full_house)
-    for line in layout.lines(specs.device_blocks):
+    for line in layout.lines(specs.device_blocks, host_blocks=specs.host_blocks):
         progress(line)
     if streams is None and specs.device == "cpu":
         streams = InlineStreams if inline else HostStreams
     if forward is None:
         forward = ForwardInline if inline else ForwardThread
-    return specs, _assemble(specs, layout, runner, streams, forward, check_order=options.check_order)
+    return specs, _assemble(specs, layout, runner, streams, forward, copies, check_order=options.check_order)
 
 
 def _plan(
@@ -247,6 +258,7 @@ def _specs(
         prefix_granularity=options.prefix_granularity,
         max_batch_size=options.max_batch_size,
         device_blocks=device_blocks,
+        host_blocks=options.host_blocks,
         parent_bytes=layout.parent_bytes,
         tokenizer_path=tokenizer_path,
     )
@@ -258,6 +270,7 @@ def _assemble(
     runner: ModelRunner,
     make_streams: Callable[[], Streams] | None,
     forward: MakeForward,
+    wrap_copies: WrapCopies,
     *,
     check_order: bool,
 ) -> DeviceHandle:
@@ -268,6 +281,7 @@ def _assemble(
     widths = [-(-longest_tokens // group.block_granularity) for group in layout.groups]
     block_counts = [(specs.device_blocks + 1) * group.packing for group in layout.groups]
     arena = Arena(layout, device_blocks=specs.device_blocks, device=specs.device)
+    pages = HostPages(layout, host_blocks=specs.host_blocks, device=specs.device) if specs.host_blocks else None
     tables: HostTables
     edits: TableEdits
     zeroing: Zeroing
@@ -294,7 +308,28 @@ def _assemble(
     except BaseException:
         streams.close()
         raise
-    executor = Executor(streams=streams, zeroing=zeroing, tables=edits, runner=runner, accesses=accesses)
+    lost = Lost(layout.groups, tables)
+    host_tier: HostTier = NoHostTier()
+    if pages is not None:
+        make_copies = HostBlockCopies if specs.device == "cpu" else CudaBlockCopies
+        host_tier = StreamedHostTier(
+            streams=streams,
+            copies=wrap_copies(make_copies(memory, pages, groups=groups)),
+            accesses=accesses,
+            lost=lost,
+            block_bytes=[group.block_bytes for group in layout.groups],
+            device_counts=block_counts,
+            host_counts=[(specs.host_blocks + 1) * group.packing for group in layout.groups],
+        )
+    executor = Executor(
+        streams=streams,
+        zeroing=zeroing,
+        tables=edits,
+        runner=runner,
+        host_tier=host_tier,
+        accesses=accesses,
+        lost=lost,
+    )
     return DeviceHandle(executor, streams, arena_bytes=arena.size_bytes, forward=forward, violations=violations)
 
 

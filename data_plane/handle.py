@@ -53,7 +53,10 @@ class DeviceHandle:
         return self._rounds.failure
 
     def start(self, deliver: Deliver) -> None:
-        """Begin. `deliver` gets encoded events (`wire.decode_events`), in round order, on a thread of the device."""
+        """Begin. `deliver` gets letters of encoded events (`wire.decode_events`) on threads of the device.
+
+        Answers come in round order, on one thread; acknowledged stores at any time between them, on another.
+        """
         if self._closed:
             raise DeviceFailed("the device was closed; build a new one")
         assert self._forward is None, "the device was started twice"
@@ -62,8 +65,9 @@ class DeviceHandle:
     def execute(self, plan: ExecutionPlan) -> None:
         """Hand over a plan. What is carried out is its encoded form, so later changes could not reach it.
 
-        Never waits. Every plan with a batch is answered with ExtendResult or ForwardFailed, unless it was refused
-        here: raises DeviceFailed before `start` and after `close`.
+        Never waits. Every plan with a batch is answered with ExtendResult or ForwardFailed, after a LoadBackDone for
+        each of its load-backs; every store with a WriteBackDone. Unless the plan was refused here: raises DeviceFailed
+        before `start` and after `close`.
         """
         if self._forward is None:
             raise DeviceFailed(f"round {plan.round} came before the device was started")

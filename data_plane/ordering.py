@@ -5,7 +5,8 @@ was enqueued before `record`; and whatever is enqueued, behind every event that 
 counts as one thread: that an event had passed is true for all of its threads.
 
 Vector clocks say it: the work of a stream is numbered, and a clock holds, for each stream, the number of the last work
-there that lies before. Beside each block, table row and slot stands who read and who wrote it last in each stream.
+there that lies before. Beside each block, table row, slot and staging buffer stands who read and who wrote it last in
+each stream.
 """
 
 import logging
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from data_plane.streams.base import Access, BlockSpan, SlotState, Span, TableRows
+from data_plane.streams.base import Access, BlockSpan, SlotState, Span, StagingBuffers, TableRows
 
 KEPT_VIOLATIONS = 100
 
@@ -195,10 +196,18 @@ def _name(span: Span) -> str:
             return f"rows of the table of group {group}"
         case SlotState():
             return "the state of slots"
+        case StagingBuffers(lane=lane):
+            return f"staging buffers of the {lane} lane"
 
 
 def _cells(span: Span) -> Cells:
-    return span.blocks if isinstance(span, BlockSpan) else span.slots
+    match span:
+        case BlockSpan(blocks=blocks):
+            return blocks
+        case TableRows(slots=slots) | SlotState(slots=slots):
+            return slots
+        case StagingBuffers(buffers=buffers):
+            return buffers
 
 
 def _join(clock: list[int], other: Sequence[int]) -> None:

@@ -2,13 +2,17 @@
 
 import logging
 
-from control_plane.messages import Event, ExtendResult, ForwardFailed
+from control_plane.messages import Event, ExtendResult, ForwardFailed, LoadBackDone, WriteBackDone
 from control_plane.messages.columns import pack
 from control_plane.messages.wire import decode_plan
 from data_plane.executor import Executor, RoundInFlight
 from data_plane.faults import ModelFailed
+from data_plane.ops.host_tier import CopyInFlight
 
 log = logging.getLogger("tokenspeed.device")
+
+Letter = list[Event]
+"""Events that are delivered together. What makes later results void is the last of its letter."""
 
 
 class Rounds:
@@ -16,7 +20,8 @@ class Rounds:
 
     A round whose model failed is answered with `ForwardFailed`, and the next one is carried out as usual. Any other
     error means that this side and the planner no longer agree on what is where: `failure` then says what happened,
-    and that plan and every later one is answered with `ForwardFailed`. There is always an answer to a batch.
+    and that plan and every later one is answered with `ForwardFailed`. There is always an answer to a batch, a store
+    and a load-back. A failed copy fails neither its round nor the device.
     """
 
     def __init__(self, executor: Executor) -> None:
@@ -25,20 +30,27 @@ class Rounds:
         self.failed_count = 0
 
     def begin(self, round: int, plan: bytes) -> RoundInFlight | None:
-        """Hand an encoded plan to the streams. None when the device has stopped."""
-        if self.failure is not None:
-            return None
+        """Hand an encoded plan to the streams. When the device has stopped it is refused (None: it is no plan)."""
         try:
-            return self._executor.execute(decode_plan(plan))
+            decoded = decode_plan(plan)
         except BaseException as error:
             self.fail(round, error)
             return None
+        if self.failure is None:
+            try:
+                return self._executor.execute(decoded)
+            except BaseException as error:
+                self.fail(round, error)
+        return RoundInFlight.refused(decoded)
 
-    def end(self, round: int, flight: RoundInFlight | None) -> list[Event]:
-        """Wait for what `begin` gave; say what came of it. Nothing is said of a plan without a batch that went well."""
-        answer: list[Event] = []
+    def end(self, round: int, flight: RoundInFlight | None) -> list[Letter]:
+        """Wait for what `begin` gave; say what came of it, the load-backs first unless the device has stopped.
+
+        Nothing is said of a plan without a batch or load-backs that went well.
+        """
+        answer: Letter = []
         try:
-            if flight is not None:
+            if flight is not None and flight.completion is not None:
                 answer = _results(flight)
         except ModelFailed as error:
             log.warning("round %d: the model failed", round, exc_info=error)
@@ -49,7 +61,29 @@ class Rounds:
         if self.failure is not None:
             answer = [ForwardFailed(round, self.failure)]
         self.failed_count += any(isinstance(event, ForwardFailed) for event in answer)
-        return answer
+        letters = [*self._loaded(flight), answer]
+        if self.failure is not None:
+            # First the requests end: those of a failed load-back alone would come back to a device that has stopped.
+            letters.insert(0, letters.pop())
+        return [letter for letter in letters if letter]
+
+    def end_store(self, store: CopyInFlight) -> Letter:
+        """Wait until a store is over; say what came of it."""
+        store.wait()
+        _log_failure(store)
+        return [WriteBackDone(store.op, success=store.error is None)]
+
+    def _loaded(self, flight: RoundInFlight | None) -> list[Letter]:
+        """What became of a round's load-backs. After a fault of the device nothing is said to have gone well."""
+        if flight is None:
+            return []
+        done: Letter = []
+        failed: Letter = []
+        for load in flight.loads:
+            _log_failure(load)
+            success = load.error is None and self.failure is None
+            (done if success else failed).append(LoadBackDone(load.op, success=success))
+        return [done, failed]
 
     def fail(self, round: int, error: BaseException) -> None:
         """Stop the device. The first reason is the one that is told."""
@@ -63,3 +97,8 @@ def _results(flight: RoundInFlight) -> list[Event]:
     if not flight.keys:
         return []
     return [ExtendResult(flight.round, flight.keys, pack(flight.counts), pack(tokens))]
+
+
+def _log_failure(copy: CopyInFlight) -> None:
+    if copy.error is not None:
+        log.warning("%s failed", copy.label, exc_info=copy.error)

@@ -122,7 +122,8 @@ class SlotBinding(Struct, frozen=True, array_like=True, gc=False):
 class RemoteWork(Struct, frozen=True, array_like=True, gc=False):
     """Requests whose pages a peer reads (`remote_decode`) or writes (`remote_prefill`), one entry a request.
 
-    Tokens `[begins, ends)` of each are transferred; what lies before is there already. `attempts` tells transfers of
+    Tokens `[begins, ends)` of each are transferred; what lies before is there already, but for replayable groups: of
+    those nothing is, and the window before `ends` is transferred, whatever `begins` says. `attempts` tells transfers of
     one request apart: events that name another attempt are late. `tokens` has the token that follows each prompt, where
     it was sampled here (`remote_decode`).
     """

@@ -3,17 +3,13 @@
 Sees only what a plan puts out (fresh blocks, notes) and reports outcomes; it cannot compose the batch.
 """
 
-from collections.abc import Sequence
-
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from control_plane.cache.coordinator.coordinator import CacheCoordinator
 from control_plane.cache.coordinator.demand import (
-    BoundaryKind,
     CacheProgress,
     Granted,
     GroupDemand,
-    Listed,
     Refused,
     RequestProgress,
 )
@@ -22,11 +18,10 @@ from control_plane.config import Role, SchedulerConfig
 from control_plane.fsm.events import ScheduleChunk, ScheduleDecode, ScheduleFirstChunk, ScheduleRemotePrefill
 from control_plane.fsm.request import Request
 from control_plane.fsm.resources import ForwardResources
-from control_plane.fsm.states import Decoding, PrefillDone, Prefilling
+from control_plane.fsm.states import PrefillDone, Prefilling
 from control_plane.fsm.tokens import Window
-from control_plane.messages import NOT_SAMPLED, NoteKind, SlotBinding, StoreSourceGuard
+from control_plane.messages import NOT_SAMPLED, NoteKind, SlotBinding
 from control_plane.messages.columns import Int32s, count, pack
-from control_plane.scheduler.flights import FlightLog
 from control_plane.scheduler.group_demands import (
     PrefillReserve,
     decode_demands,
@@ -34,6 +29,7 @@ from control_plane.scheduler.group_demands import (
     prefill_demands,
     reserve_prefill_demands,
 )
+from control_plane.scheduler.host_copies import HostCopies
 from control_plane.scheduler.plan_build import PlanOutput
 from control_plane.scheduler.prefill_chunk import (
     ChunkRules,
@@ -80,10 +76,10 @@ class Admission:
         config: SchedulerConfig,
         coordinator: CacheCoordinator,
         resident: ResidentTable,
-        flights: FlightLog,
+        copies: HostCopies,
     ) -> None:
         self._config = config
-        self._flights = flights
+        self._copies = copies
         self._coordinator = coordinator
         self._resident = resident
         self._chunk_rules = ChunkRules(
@@ -100,20 +96,6 @@ class Admission:
     def available_blocks(self) -> int:
         """LCM blocks that could be had at most."""
         return self._coordinator.available_blocks
-
-    @property
-    def loads_out(self) -> int:
-        """Load-backs that were not acknowledged."""
-        return self._coordinator.host.loads_out
-
-    @property
-    def pinned_stores_out(self) -> int:
-        """Stores out that hold device blocks until their acknowledgement."""
-        return self._coordinator.host.pinned_stores_out
-
-    def awaits_store(self, request: Request) -> bool:
-        """Whether pages of a request are on their way to the host, and nowhere else by now."""
-        return self._coordinator.has_left_device(request.key)
 
     def releasable_blocks(self, slot: int) -> int:
         """LCM blocks that could be had if this slot let go of its pages."""
@@ -148,7 +130,7 @@ class Admission:
     def hand_over(self, request: Request, *, output: PlanOutput) -> int:
         """A completed prompt is about to go to the peer: what it completed is published. Returns its first token."""
         listed = self._coordinator.publish(request.resources.slot, self._progress(request))
-        self._write_through(request, listed, output)
+        self._copies.write_through(request, listed, output)
         return int(self._resident.tokens(request.resources.slot)[-1])
 
     def _first_step_after_landing(self, request: Request, output: PlanOutput) -> None:
@@ -211,27 +193,8 @@ class Admission:
         self._coordinator.publish(request.resources.slot, self._progress(request))
 
     def give_away(self, victim: Request, output: PlanOutput) -> bool:
-        """Publish what a victim computed and copy it to the host: its blocks are given away in this very plan (R5.3).
-
-        Whether it can come back by loading any of it.
-        """
-        slot = victim.resources.slot
-        self._coordinator.publish(slot, self._with_endpoint(victim, self._progress(victim)))
-        pieces = [piece for piece in self._coordinator.cached_pieces(slot) if self._flights.is_computed(piece)]
-        stores = self._coordinator.store(pieces, StoreSourceGuard.STREAM_ORDERED, victim.key)
-        if stores:
-            output.stores += stores
-            output.note(NoteKind.STORED, victim.key, sum(count(store.sources) for store in stores))
-        return bool(stores) or any(self._coordinator.host.find(*piece.name) for piece in pieces)
-
-    def _with_endpoint(self, victim: Request, progress: RequestProgress) -> RequestProgress:
-        """A prefill that is thrown out goes on from its last snapshot: with a host tier that is worth keeping."""
-        if not self._config.host_blocks or isinstance(victim.state, Decoding):
-            return progress
-        worth_keeping = tuple(
-            (boundary, max(kind, BoundaryKind.ENDPOINT)) for boundary, kind in progress.before.materialized
-        )
-        return structs.replace(progress, before=structs.replace(progress.before, materialized=worth_keeping))
+        """A victim is about to lose its pages. Whether it can come back by loading any of them."""
+        return self._copies.give_away(victim, self._progress(victim), output)
 
     def _probe(self, request: Request) -> PrefixHit:
         limit = probe_limit_tokens(
@@ -288,7 +251,7 @@ class Admission:
     ) -> ForwardResources | Refused:
         """A slot, the hit and the blocks; or nothing of it."""
         slot = self._resident.next_slot
-        granted = self._coordinator.admit_first(slot, demands, hit)
+        granted = self._coordinator.admit_first(slot, demands, hit, owner=request.key)
         if isinstance(granted, Refused):
             return granted
         headroom_tokens = self._headroom_tokens(request, window)
@@ -369,23 +332,8 @@ class Admission:
         if isinstance(granted, Granted):
             request.resources.progress = granted.progress
             output.record_grant(granted)
-            self._write_through(request, granted.listed, output)
+            self._copies.write_through(request, granted.listed, output)
         return granted
-
-    def _write_through(self, request: Request, listed: Sequence[Listed], output: PlanOutput) -> None:
-        """Pages of a prompt go to the host when they are cached and computed; those of its output when it ends.
-
-        A page of a prompt is what others share. And while a store holds blocks, nobody is retracted (R5.4): output
-        completes a page every few rounds, which would put that off for ever. On role D prompts come from a peer, which
-        has them stored.
-        """
-        if not listed:
-            return
-        is_prompt = self._config.role is not Role.DECODE and not isinstance(request.state, Decoding)
-        computed = self._flights.pages_listed(request.key, listed, stores=is_prompt)
-        if is_prompt and computed:
-            pieces = self._coordinator.pieces(computed)
-            output.stores += self._coordinator.store(pieces, StoreSourceGuard.PINNED_UNTIL_ACK, request.key)
 
     def _chunk_scheduled(self, request: Request, slot: int, window: Window) -> None:
         """The columns follow: a completing chunk samples one token, and its owner's next step looks at the objects."""

@@ -11,7 +11,6 @@ import numpy as np
 from msgspec import Struct
 
 from control_plane.cache.coordinator.coordinator import CacheCoordinator
-from control_plane.cache.tier.host_tier import Piece
 from control_plane.config import Role
 from control_plane.fsm.events import FillFailed
 from control_plane.fsm.request import Request
@@ -25,8 +24,6 @@ from control_plane.messages import (
     LoadBackDone,
     RemotePrefillDone,
     Retract,
-    Store,
-    StoreSourceGuard,
     TransferFailed,
     TransferSucceeded,
     WriteBackDone,
@@ -34,6 +31,7 @@ from control_plane.messages import (
 from control_plane.messages.columns import Int32s, view
 from control_plane.scheduler.admission import Admission
 from control_plane.scheduler.flights import FlightLog
+from control_plane.scheduler.host_copies import HostCopies
 from control_plane.scheduler.line import Candidates
 from control_plane.scheduler.resident import ResidentTable
 from control_plane.scheduler.transfers import Transfers
@@ -60,6 +58,7 @@ class Feedback:
         requests: dict[int, Request],
         flights: FlightLog,
         transfers: Transfers,
+        copies: HostCopies,
         next_epoch: Callable[[], int],
         role: Role,
         recomputes_failed_transfers: bool,
@@ -71,10 +70,10 @@ class Feedback:
         self._requests = requests
         self._flights = flights
         self._transfers = transfers
+        self._copies = copies
         self._role = role
         self._recomputes_failed_transfers = recomputes_failed_transfers
         self._next_epoch = next_epoch
-        self._stores: list[Store] = []
         self.generated_tokens = 0
         self.retractions = 0
 
@@ -95,8 +94,7 @@ class Feedback:
             slots, counts = slots[current], counts[current]
         self._resident.land(slots, counts, tokens)
         self.generated_tokens += len(tokens)
-        for key, pieces in report.storable.items():
-            self._store(pieces, owner=key)
+        self._copies.landed(report.storable)
 
     def fail(self, event: ForwardFailed) -> list[Ended]:
         """A forward raised: its requests end, and nothing that it should have computed stays in the cache.
@@ -110,8 +108,6 @@ class Feedback:
         flight, unwritten = report.flight, report.unwritten
         current = self._resident.owned_since(flight.slots, flight.keys, event.round)
         failed = [int(key) for key in flight.keys[current]]
-        for slot, begin in zip(flight.slots[current].tolist(), flight.begins[current].tolist(), strict=True):
-            unwritten += enumerate(self._coordinator.tail_blocks(slot, begin))
         misled = self._discard(unwritten)
         for key in failed:
             self._requests[key].apply(Finish(key, FinishReason.ERROR))
@@ -119,10 +115,7 @@ class Feedback:
         return [Ended(key, FinishReason.ERROR, event.message) for key in failed]
 
     def finish(self, event: Finish) -> None:
-        """A stop rule was met. What the request computed is published, and copied to the host; then all is given back.
-
-        Not on role D: its prompts are stored where they were computed.
-        """
+        """A stop rule was met. What the request computed is published and copied to the host; then it lets go of all."""
         request = self._requests.get(event.key)
         if request is None:
             return
@@ -130,18 +123,21 @@ class Feedback:
             return  # its answer is complete; the prompt is not over before the peer has it
         if self._has_landed(request):
             self._admission.publish_completed(request)
-            if self._role is Role.FUSED:
-                pieces = self._coordinator.cached_pieces(request.resources.slot)
-                self._store([piece for piece in pieces if self._flights.is_computed(piece)], owner=event.key)
+            self._copies.ends(request)
         request.apply(event)
 
     def retract(self, event: Retract) -> None:
         """The device side could not fill this request's pages. Nothing is published; it prefills again (R7.5).
 
         If a peer was to write the rest, that was withheld, or has ended: there must be no rows behind empty pages.
+        A load-back that is still out is not waited for any more (E8).
         """
+        if self._role is Role.PREFILL and event.key in self._transfers:
+            return  # late: all of it was computed before the peer was told
         self._transfers.end(event.key)
-        self._roll_back([event.key])
+        spoiled = self._coordinator.give_up_loads(event.key)
+        holders = self._discard([(load.group, load.blocks) for load in spoiled])
+        self._roll_back([event.key, *holders, *(reader for load in spoiled for reader in load.readers)])
 
     def bootstrapped(self, event: Bootstrapped) -> None:
         """The peer knows of a request: it takes its place in line."""
@@ -172,7 +168,7 @@ class Feedback:
             return
         self._transfers.end(event.key)
         request = self._requests.get(event.key)
-        if request is not None:
+        if request is not None and isinstance(request.state, PrefillDone):
             request.apply(event)
 
     def transfer_failed(self, event: TransferFailed) -> list[Ended]:
@@ -200,15 +196,11 @@ class Feedback:
         self._coordinator.end_store(event)
 
     def loaded(self, event: LoadBackDone) -> None:
-        """A load-back was acknowledged. If it failed, whoever has its blocks in a table prefills again."""
-        tainted = self._coordinator.end_load(event)
-        if tainted is not None:
-            self._roll_back(self._discard([tainted]))
-
-    def take_stores(self) -> list[Store]:
-        """Stores that the next plan must carry."""
-        taken, self._stores = self._stores, []
-        return taken
+        """A load-back was acknowledged. If it failed, whoever had its blocks in a table prefills again."""
+        failed = self._coordinator.end_load(event)
+        if failed is not None:
+            holders = self._discard([(failed.group, failed.blocks)])
+            self._roll_back([*failed.readers, *holders])
 
     def _discard(self, unwritten: Sequence[tuple[int, Int32s]]) -> list[int]:
         """Drop blocks from the cache that hold rubbish. Returns the keys of the requests that took one from there."""
@@ -221,25 +213,26 @@ class Feedback:
         return list(misled)
 
     def _roll_back(self, keys: Iterable[int]) -> None:
-        """These requests hold rubbish. They prefill again, and so does whoever took pages that they computed of it."""
-        pending = deque(keys)
+        """These requests read rubbish. They prefill again, and so does whoever took pages that they computed of it.
+
+        Of one that has left meanwhile there is nothing but such pages.
+        """
+        pending = deque(dict.fromkeys(keys))
         while pending:
-            request = self._requests.get(pending.popleft())
+            key = pending.popleft()
+            request = self._requests.get(key)
             resources = resources_of(request.state) if request is not None else None
             if request is None or resources is None:
+                pending += self._discard(self._flights.disown(key))
                 continue
             tokens = self._resident.tokens(resources.slot).copy()
-            pending += self._discard(self._flights.disown(request.key, resources.slot))
+            pending += self._discard(self._flights.disown(key))
             resumes_generation = len(tokens) > request.prompt_tokens
             is_recoverable = self._role is Role.DECODE  # there is no other way back (R7.1)
             request.apply(FillFailed(self._next_epoch(), resumes_generation, is_recoverable))
             request.rebase(tokens)
             self.retractions += 1
             self._line.comes_back(request)
-
-    def _store(self, pieces: Sequence[Piece], *, owner: int) -> None:
-        """Copy what is worth keeping to the host with the next plan. It stays held until it is there (R5.3)."""
-        self._stores += self._coordinator.store(pieces, StoreSourceGuard.PINNED_UNTIL_ACK, owner)
 
     def _has_landed(self, request: Request) -> bool:
         """Whether everything up to the publication frontier was really computed by now."""

@@ -81,18 +81,17 @@ class FlightLog:
         account = self._accounts.get(round_number)
         return frozenset(account.void if account else ())
 
-    def disown(self, key: int, slot: int) -> list[tuple[int, Int32s]]:
-        """A request is thrown out with forwards out: nothing that they report is its own.
+    def disown(self, key: int) -> list[tuple[int, Int32s]]:
+        """A request is thrown out with forwards out, or has left: nothing that they report is its own.
 
-        Returns (group, blocks) that were to be written by them, or are listed on their account.
+        Returns (group, blocks) that are listed on their account.
         """
         unwritten = []
-        for flight, begin in self._of(key):
+        for flight, _ in self._of(key):
             account = self._account(flight)
             account.void[key] = None
             account.storable.pop(key, None)
             unwritten += account.unwritten.pop(key, [])
-            unwritten += enumerate(self._coordinator.tail_blocks(slot, begin))
         return unwritten
 
     def pages_listed(self, key: int, listed: Sequence[Listed], *, stores: bool) -> list[Listed]:
@@ -113,12 +112,6 @@ class FlightLog:
                 pieces = self._coordinator.pieces([(group, block, end)])
                 self._account(computing[-1]).storable.setdefault(key, []).extend(pieces)
         return computed
-
-    def pages_leave(self, key: int, slot: int) -> None:
-        """A request lets go of its pages while forwards of it are out."""
-        for flight, begin in self._of(key):
-            tails = self._coordinator.tail_blocks(slot, begin)
-            self._account(flight).unwritten.setdefault(key, []).extend(enumerate(tails))
 
     def is_computed(self, piece: Piece) -> bool:
         """Whether no forward that is out is to write a cached block."""

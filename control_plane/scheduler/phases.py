@@ -13,6 +13,7 @@ from control_plane.fsm.tokens import Window
 from control_plane.messages import NoteKind
 from control_plane.messages.columns import Int32s
 from control_plane.scheduler.admission import Admission, AdmissionFeedback, Refusal
+from control_plane.scheduler.host_copies import HostCopies
 from control_plane.scheduler.line import Candidates
 from control_plane.scheduler.plan_build import Decodes, Extend, HandOver, PlanBuild, RemotePrompt
 from control_plane.scheduler.resident import ResidentTable
@@ -26,6 +27,7 @@ class Desk(Protocol):
     resident: ResidentTable
     requests: dict[int, Request]
     transfers: Transfers
+    copies: HostCopies
 
     @property
     def role(self) -> Role:
@@ -127,7 +129,7 @@ def schedule_readmission(desk: Desk, build: PlanBuild, feedback: AdmissionFeedba
     if not desk.resident.has_free_slot:
         build.output.note(NoteKind.NO_SLOT, request.key, desk.resident.slots)
         return False
-    if desk.admission.awaits_store(request):
+    if desk.copies.awaits_store(request):
         build.output.note(NoteKind.AWAITS_STORE, request.key)
         return False
     outcome = desk.admission.first_chunk(

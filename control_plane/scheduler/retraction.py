@@ -32,7 +32,7 @@ def retract_and_grant(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback,
     """
     if build.has_prefill_progress or not feedback.admission_failed:
         return
-    loads_out, stores_out = desk.admission.loads_out, desk.admission.pinned_stores_out
+    loads_out, stores_out = desk.copies.loads_out, desk.copies.pinned_stores_out
     if loads_out or stores_out:
         # A load-back writes pages that its request owns; a store that holds blocks gives them back by itself (R5.4).
         build.output.note(NoteKind.DEFERRED, 0, loads_out, stores_out, 0)

@@ -34,6 +34,7 @@ from control_plane.scheduler.capacity_model import CapacityModel
 from control_plane.scheduler.explain import explain
 from control_plane.scheduler.feedback import Ended, Feedback
 from control_plane.scheduler.flights import FlightLog
+from control_plane.scheduler.host_copies import HostCopies
 from control_plane.scheduler.line import Candidates
 from control_plane.scheduler.plan_build import PlanBuild
 from control_plane.scheduler.resident import ResidentTable
@@ -64,7 +65,8 @@ class Scheduler:
         self.resident = ResidentTable(slots=config.max_batch_size, longest_tokens=longest_tokens)
         self._flights = FlightLog(self._coordinator)
         self._retraction_epochs = count(1)
-        self.admission = Admission(config, self._coordinator, self.resident, self._flights)
+        self.copies = HostCopies(config, self._coordinator, self._flights)
+        self.admission = Admission(config, self._coordinator, self.resident, self.copies)
         self.requests: dict[int, Request] = {}
         self.transfers = Transfers(self._coordinator)
         self._line = Candidates(
@@ -78,6 +80,7 @@ class Scheduler:
             requests=self.requests,
             flights=self._flights,
             transfers=self.transfers,
+            copies=self.copies,
             next_epoch=partial(next, self._retraction_epochs),
             role=self.role,
             recomputes_failed_transfers=config.recompute_failed_transfers,
@@ -193,7 +196,7 @@ class Scheduler:
             decode_width=self.config.decode_width,
             groups=len(self.config.groups),
         )
-        build.output.stores += self._feedback.take_stores()
+        build.output.stores += self.copies.take_due()
         self._build_plan(self, build, AdmissionFeedback(), self._line)
         plan = build.finish(self._coordinator.tables)
         if plan.has_work:
@@ -338,8 +341,6 @@ class Scheduler:
     def _release(self, request: Request, resources: ForwardResources) -> None:
         """A move dropped the bundle: pages, slot and places in line are given back, in this one place."""
         slot = resources.slot
-        if self.resident.forwards_out[slot]:
-            self._flights.pages_leave(request.key, slot)
         self._line.leaves_pages(request, slot)
         if not self.transfers.owner_leaves(request.key, slot):
             self._coordinator.free(slot)

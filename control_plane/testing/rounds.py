@@ -10,8 +10,9 @@ A number is a prompt length, a pair adds the declared output. Prompts of differe
 `tokens` are given. `expect` compares the rounds since the last `expect`; `--golden-update` rewrites its text.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from control_plane.config import CacheGroupConfig, Role, SchedulerConfig
 from control_plane.loop.commit import Committed, StopRule, StopRules, commit
@@ -24,7 +25,23 @@ from control_plane.testing.checkers import PlanChecker
 from control_plane.testing.golden import compare
 from control_plane.testing.simulated_device import Script, SimulatedDevice, count_up
 
-WEATHER = ("fail", "lose", "fail_ops", "keeps_stores", "keeps_transfers")
+WEATHER = ("fail", "lose", "silent", "fail_ops", "keeps_stores", "keeps_transfers")
+
+
+class Follower(Protocol):
+    """Somebody beside the story who sees what passes between scheduler and device."""
+
+    def planned(self, plan: ExecutionPlan) -> None:
+        """A plan with work was made."""
+        ...
+
+    def landing(self, plan: ExecutionPlan) -> None:
+        """The oldest plan that is out was executed; its reports follow."""
+        ...
+
+    def heard(self, events: Sequence[Event]) -> None:
+        """Facts that the scheduler is about to hear of."""
+        ...
 
 
 def small_config(**changes: Any) -> SchedulerConfig:
@@ -57,6 +74,8 @@ class Rounds:
         self._unread = 0
         self._early: list[Callable[[], None]] = []
         self._pending: list[Event] = []
+        self._followers: list[Follower] = []
+        self._out: deque[ExecutionPlan] = deque()
         self.keys: dict[str, int] = {}
         self.outputs: dict[str, list[int]] = {}
         self.reasons: dict[str, str] = {}
@@ -158,13 +177,25 @@ class Rounds:
 
     def land(self) -> None:
         """The oldest forward that is out reports."""
+        plan = self._out.popleft()
+        for follower in self._followers:
+            follower.landing(plan)
         for letter in self._device.land():
             self._advance(letter)
 
-    def end_stores(self) -> None:
-        """Every store that is out is acknowledged, where the device keeps them."""
-        for op in list(self._device.stores_out):
+    def watch(self, follower: Follower) -> None:
+        """From now on somebody follows this story."""
+        self._followers.append(follower)
+
+    def end_stores(self, *ops: int) -> None:
+        """These stores, or all that are out, are acknowledged, where the device keeps them."""
+        for op in ops or tuple(self._device.stores_out):
             self._advance([self._device.end_store(op)])
+
+    def end_loads(self) -> None:
+        """Load-backs that never ended, so that the device gave up on their rounds, end after all."""
+        for event in self._device.end_loads():
+            self._advance([event])
 
     def end_transfer(self, name: str, *, failure: str = "") -> None:
         """The peer is done with a request's pages, where the device keeps transfers."""
@@ -181,6 +212,15 @@ class Rounds:
     def tell(self, *events: Event) -> None:
         """Other facts from outside, told with the next round or landing."""
         self._pending += events
+
+    def deliver(self, *events: Event) -> None:
+        """These facts arrive now, together and in this order; among them may be that clients gave up."""
+        names = {key: name for name, key in self.keys.items()}
+        for event in events:
+            if isinstance(event, Abort):
+                self._rules.drop(event.key)
+                self.reasons.setdefault(names[event.key], "abort")
+        self._advance(list(events))
 
     def expect(self, text: str) -> None:
         """The rounds since the last `expect` must read like this."""
@@ -208,10 +248,15 @@ class Rounds:
         self.plans.append(plan)
         self.audit()
         if plan.has_work:
+            self._out.append(plan)
+            for follower in self._followers:
+                follower.planned(plan)
             self._device.execute(plan)
         return plan.has_work
 
     def _advance(self, arrived: list[Event]) -> None:
+        for follower in self._followers:
+            follower.heard([*arrived, *self._pending])
         events, outputs = commit(arrived, self._rules, self.scheduler)
         events += self._pending
         self._pending = []

@@ -46,9 +46,11 @@ class SimulatedDevice:
     """Keeps the bytes of every plan; each `land` reports the oldest one that is out.
 
     Rounds in `fail` report a failure instead of a result; stores and load-backs in `fail_ops` fail; rounds in `lose`
-    were withheld, so all their requests retract. With `answers_at_once` it reports from within `execute`. Stores end
-    when their plan lands, unless the device `keeps_stores`: then by `end_store`. So do transfers, whose peer is as
-    quick and as scripted as the model, unless it `keeps_transfers`: then by `end_transfer`.
+    were withheld, so all their requests retract, and nothing is asked of a peer for them. Of rounds in `silent` a
+    load-back never ended: the device gave up and withheld them; their load-backs end by `end_loads`. With
+    `answers_at_once` it reports from within `execute`. Stores end when their plan lands, unless the device
+    `keeps_stores`: then by `end_store`. So do transfers, whose peer is as quick and as scripted as the model, unless
+    it `keeps_transfers`: then by `end_transfer`.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class SimulatedDevice:
         *,
         fail: Collection[int] = (),
         lose: Collection[int] = (),
+        silent: Collection[int] = (),
         fail_ops: Collection[int] = (),
         keeps_stores: bool = False,
         keeps_transfers: bool = False,
@@ -66,10 +69,12 @@ class SimulatedDevice:
         self.plans: list[bytes] = []
         self.is_closed = False
         self.stores_out: list[int] = []
+        self.loads_out: list[int] = []  # of rounds that were withheld because these never ended
         self.transfers_out: dict[int, Event] = {}  # by key, with what is reported if it succeeds
         self._script = script
         self._fail = frozenset(fail)
-        self._lose = frozenset(lose)
+        self._lose = frozenset(lose) | frozenset(silent)
+        self._silent = frozenset(silent)
         self._fail_ops = frozenset(fail_ops)
         self._keeps_stores = keeps_stores
         self._keeps_transfers = keeps_transfers
@@ -100,12 +105,15 @@ class SimulatedDevice:
         What makes a later result void is the last event of its letter.
         """
         plan = self._out.popleft()
-        letters: list[list[Event]] = [
-            [LoadBackDone(load.op, success=load.op not in self._fail_ops)] for load in plan.load_backs
-        ]
+        letters: list[list[Event]] = []
+        if plan.round in self._silent:
+            self.loads_out += [load.op for load in plan.load_backs]
+        else:
+            letters += [[self._loaded(load.op)] for load in plan.load_backs]
+        if plan.round in self._lose:
+            withheld = [work.keys for work in (plan.forward, plan.remote_prefill) if work is not None]
+            letters += [[Retract(key)] for key in view(b"".join(withheld)).tolist()]
         if plan.forward is not None:
-            if plan.round in self._lose:
-                letters += [[Retract(key)] for key in view(plan.forward.keys).tolist()]
             if plan.round in self._fail:
                 letters.append([ForwardFailed(plan.round, f"forward {plan.round} was told to fail")])
             else:
@@ -129,6 +137,13 @@ class SimulatedDevice:
         self._report([event])
         return event
 
+    def end_loads(self) -> list[Event]:
+        """The load-backs of withheld rounds end after all; returns what was reported."""
+        events: list[Event] = [self._loaded(op) for op in self.loads_out]
+        self.loads_out.clear()
+        self._report(events)
+        return events
+
     def end_transfer(self, key: int, *, failure: str = "") -> Event:
         """Report that the peer is done with a request's pages, and return what was reported."""
         event = self.transfers_out.pop(key)
@@ -143,13 +158,16 @@ class SimulatedDevice:
         self.is_closed = True
 
     def _begin_transfers(self, plan: ExecutionPlan) -> None:
-        if (work := plan.remote_prefill) is not None:
+        if (work := plan.remote_prefill) is not None and plan.round not in self._lose:
             columns = (view(column).tolist() for column in (work.keys, work.attempts, work.ends))
             for key, attempt, end in zip(*columns, strict=True):
                 self.transfers_out[key] = RemotePrefillDone(key, attempt, pack([self._script(key, end)]))
         if (work := plan.remote_decode) is not None:
             for key, attempt in zip(view(work.keys).tolist(), view(work.attempts).tolist(), strict=True):
                 self.transfers_out[key] = TransferSucceeded(key, attempt)
+
+    def _loaded(self, op: int) -> LoadBackDone:
+        return LoadBackDone(op, success=op not in self._fail_ops)
 
     def _ended(self, op: int) -> WriteBackDone:
         return WriteBackDone(op, success=op not in self._fail_ops)

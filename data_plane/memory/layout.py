@@ -18,8 +18,8 @@ class ArenaLayout(Struct, frozen=True):
     parent_bytes: int
     groups: tuple[GroupLayout, ...]
 
-    def lines(self, device_blocks: int) -> list[str]:
-        """The table that people see at startup: one line a group, then the arena."""
+    def lines(self, device_blocks: int, *, host_blocks: int = 0) -> list[str]:
+        """The table that people see at startup: one line a group, then the arena, and the host tier if there is one."""
         rows = []
         for group in self.groups:
             window = f" of {group.window} tokens" if group.window else ""
@@ -28,8 +28,11 @@ class ArenaLayout(Struct, frozen=True):
                 f"group {group.id}: {group.kind}{window}, {len(group.layers) or 1} layers, {group.block_granularity} "
                 f"tokens and {group.block_bytes} bytes a block, {group.packing} a parent; {tokens} tokens if alone"
             )
-        mib = (device_blocks + 1) * self.parent_bytes / 2**20
-        return [*rows, f"arena: {device_blocks} parents of {self.parent_bytes} bytes and the null one, {mib:.1f} MiB"]
+        tiers = {"arena": device_blocks} | ({"host tier": host_blocks} if host_blocks else {})
+        for name, blocks in tiers.items():
+            mib = (blocks + 1) * self.parent_bytes / 2**20
+            rows.append(f"{name}: {blocks} parents of {self.parent_bytes} bytes and the null one, {mib:.1f} MiB")
+        return rows
 
 
 def plan_layout(groups: Sequence[GroupLayout]) -> ArenaLayout:

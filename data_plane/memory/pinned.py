@@ -26,6 +26,20 @@ def host_array(shape: tuple[int, ...], dtype: npt.DTypeLike, *, device: str) -> 
     return pinned
 
 
+def host_bytes(size_bytes: int, *, device: str) -> npt.NDArray[Any]:
+    """So many bytes for the same use, and no more: for what is large and lives as long as the device.
+
+    Raises MemoryError, or with CUDA a RuntimeError of its own, when it is too much.
+    """
+    if device == "cpu":
+        return np.zeros(size_bytes, dtype=np.uint8)
+    cuda = load_cupy().cuda
+    # Not from the pool of pinned memory, which would round it up to a power of two.
+    memory = cuda.PinnedMemoryPointer(cuda.PinnedMemory(size_bytes), 0)
+    pinned: npt.NDArray[Any] = np.frombuffer(memory, dtype=np.uint8, count=size_bytes)
+    return pinned
+
+
 class _Page:
     """Pinned ids and the mark of the last copy that read them."""
 

@@ -36,6 +36,14 @@ class HostTables:
         """The table that the model reads."""
         return self._tables[group]
 
+    def rows(self, group: int) -> Int32s:
+        """The host's copy, which is always as the last edit left it."""
+        return self._tables[group]
+
+    def block_count(self, group: int) -> int:
+        """How many blocks there are, block 0 too."""
+        return self._block_counts[group]
+
     def edit(self, edit: TableEdit) -> tuple[int, int]:
         """Carry out one edit; return the range of cells that it set. Raises PlanFault, having changed nothing."""
         blocks = view(edit.blocks)

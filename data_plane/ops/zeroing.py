@@ -7,15 +7,12 @@ import numpy as np
 
 from control_plane.messages import BlockList
 from control_plane.messages.columns import Int32s, view
-from data_plane.cuda import load_cupy
 from data_plane.faults import PlanFault
 from data_plane.memory.pinned import IdShipper
 from data_plane.model.base import DeviceMemory
+from data_plane.ops.word_kernel import word_kernel
 
-THREADS = 256
-WIDE_BYTES = 16
-
-# One row of thread blocks an id; each thread clears words a stride apart. `word` is as wide as the block allows.
+# One row of thread blocks an id; each thread clears words a stride apart.
 ZERO_SOURCE = r"""
 extern "C" __global__ void zero_blocks(word* arena, const int* ids, const long long words) {
     word* block = arena + (long long)ids[blockIdx.x] * words;
@@ -51,7 +48,7 @@ class CudaZeroing:
 
     def __init__(self, memory: DeviceMemory, *, groups: int) -> None:
         self._blocks = [memory.blocks(group) for group in range(groups)]
-        self._kernels = [_kernel(blocks.shape[1]) for blocks in self._blocks]
+        self._kernels = [word_kernel(ZERO_SOURCE, "zero_blocks", blocks.shape[1]) for blocks in self._blocks]
         self._shipper = IdShipper()
 
     def zero(self, lists: Sequence[BlockList]) -> None:
@@ -64,24 +61,9 @@ class CudaZeroing:
         first = 0
         for each, ids in zip(lists, columns, strict=True):
             if len(ids):
-                kernel, words = self._kernels[each.group]
-                rows_of_threads = min(64, -(-words // THREADS))
                 part = shipped[first : first + len(ids)]
-                arguments = (self._blocks[each.group], part, np.int64(words))
-                kernel((len(ids), rows_of_threads), (THREADS,), arguments)
+                self._kernels[each.group].launch(len(ids), self._blocks[each.group], part)
             first += len(ids)
-
-
-def zero_source(block_bytes: int) -> str:
-    """The kernel's text for blocks of this size."""
-    word = "uint4" if block_bytes % WIDE_BYTES == 0 else "unsigned char"
-    return f"typedef {word} word;\n{ZERO_SOURCE}"
-
-
-def _kernel(block_bytes: int) -> tuple[Any, int]:
-    """The kernel, and how many of its words a block has."""
-    words = block_bytes // WIDE_BYTES if block_bytes % WIDE_BYTES == 0 else block_bytes
-    return load_cupy().RawKernel(zero_source(block_bytes), "zero_blocks"), words
 
 
 def _checked(each: BlockList, groups: Sequence[Any]) -> Int32s:

@@ -44,7 +44,21 @@ class SlotState(Struct, frozen=True):
     slots: Int32s
 
 
-Span = BlockSpan | TableRows | SlotState
+class Lane(StrEnum):
+    """Which way copies between the tiers go."""
+
+    STORE = "store"
+    LOAD = "load"
+
+
+class StagingBuffers(Struct, frozen=True):
+    """Some of the buffers of one lane, by their place in the ring: what is in them is on its way."""
+
+    lane: Lane
+    buffers: Int32s
+
+
+Span = BlockSpan | TableRows | SlotState | StagingBuffers
 
 
 class Access(Struct, frozen=True):

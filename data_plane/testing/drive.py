@@ -1,10 +1,11 @@
 """Drives a device without a scheduler, and times it."""
 
+from collections.abc import Iterable
 from queue import Queue
 from time import perf_counter
 
 from control_plane.errors import DeviceFailed
-from control_plane.messages import ExecutionPlan, ExtendResult
+from control_plane.messages import ExecutionPlan, ExtendResult, LoadBackDone, WriteBackDone
 from control_plane.messages.columns import view
 from control_plane.messages.wire import decode_events
 from data_plane.builder import DeviceSpecs
@@ -15,31 +16,52 @@ ANSWER_TIMEOUT_S = 300.0
 
 
 class Driver:
-    """A started device with its plan writer and the tokens of each request so far."""
+    """A started device with its plan writer, the tokens of each request so far, and which copies went well, by op."""
 
     def __init__(self, specs: DeviceSpecs, handle: DeviceHandle) -> None:
-        self.writer = PlanWriter(specs.groups, device_blocks=specs.device_blocks, slots=specs.max_batch_size)
+        self.writer = PlanWriter(
+            specs.groups,
+            device_blocks=specs.device_blocks,
+            slots=specs.max_batch_size,
+            host_blocks=specs.host_blocks,
+        )
         self.tokens: dict[int, list[int]] = {}
+        self.copied: dict[int, bool] = {}
         self._handle = handle
         self._answers: Queue[bytes] = Queue()
         self._waiting = 0
         handle.start(self._answers.put)
 
     def send(self, plan: ExecutionPlan) -> None:
-        """Hand over a plan with a batch."""
-        self._waiting += 1
+        """Hand over a plan."""
+        self._waiting += plan.forward is not None
         self._handle.execute(plan)
 
     def land(self, *, leave: int = 0) -> None:
         """Take answers until only `leave` rounds are out. Raises DeviceFailed for a round that failed."""
         while self._waiting > leave:
-            for event in decode_events(self._answers.get(timeout=ANSWER_TIMEOUT_S)):
-                self._waiting -= 1
-                if not isinstance(event, ExtendResult):
+            self._take_letter()
+
+    def land_copies(self, ops: Iterable[int]) -> None:
+        """Take answers until each of these stores and load-backs is over."""
+        out = set(ops) - self.copied.keys()
+        while out:
+            self._take_letter()
+            out -= self.copied.keys()
+
+    def _take_letter(self) -> None:
+        for event in decode_events(self._answers.get(timeout=ANSWER_TIMEOUT_S)):
+            match event:
+                case WriteBackDone(op=op, success=success) | LoadBackDone(op=op, success=success):
+                    self.copied[op] = success
+                case ExtendResult():
+                    self._waiting -= 1
+                    tokens = iter(view(event.tokens).tolist())
+                    for key, count in zip(view(event.keys).tolist(), view(event.counts).tolist(), strict=True):
+                        self.tokens.setdefault(key, []).extend(next(tokens) for _ in range(count))
+                case _:
+                    self._waiting -= 1
                     raise DeviceFailed(str(event))
-                tokens = iter(view(event.tokens).tolist())
-                for key, count in zip(view(event.keys).tolist(), view(event.counts).tolist(), strict=True):
-                    self.tokens.setdefault(key, []).extend(next(tokens) for _ in range(count))
 
     def generate(self, prompts: dict[int, list[int]], count: int) -> dict[int, list[int]]:
         """`count` tokens after each prompt, all in one batch, with one round always on its way."""

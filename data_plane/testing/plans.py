@@ -2,10 +2,56 @@
 
 import random
 from collections.abc import Collection, Mapping, Sequence
+from itertools import count as counting
 
-from control_plane.messages import BlockList, ExecutionPlan, ForwardBatch, Sampling, SlotBinding, TableEdit
+from msgspec import Struct
+
+from control_plane.messages import (
+    BlockList,
+    ExecutionPlan,
+    ForwardBatch,
+    LoadBack,
+    Sampling,
+    SlotBinding,
+    Store,
+    StoreSourceGuard,
+    TableEdit,
+)
 from control_plane.messages.columns import pack
 from data_plane.model.base import GroupLayout
+
+
+class Stored(Struct, frozen=True):
+    """What a query after the first `tokens` tokens of a request may read, in host blocks, one column a group.
+
+    `ops` are the stores that bring it there.
+    """
+
+    tokens: int
+    blocks: tuple[tuple[int, ...], ...]
+    ops: tuple[int, ...]
+
+
+class _Pool:
+    """The free blocks of one tier."""
+
+    def __init__(self, groups: Sequence[GroupLayout], parents: Sequence[int]) -> None:
+        self._groups = tuple(groups)
+        self._free_parents = list(parents)
+        self._free_blocks: list[list[int]] = [[] for _ in groups]
+
+    def take(self, group: int) -> int:
+        """One block. A parent stays with the group that took it first."""
+        free = self._free_blocks[group]
+        if not free:
+            packing = self._groups[group].packing
+            first = self._free_parents.pop() * packing
+            free.extend(range(first + packing - 1, first - 1, -1))
+        return free.pop()
+
+    def give_back(self, group: int, block: int) -> None:
+        """The block can be taken again."""
+        self._free_blocks[group].append(block)
 
 
 class _Planned:
@@ -41,42 +87,81 @@ class PlanWriter:
         *,
         device_blocks: int,
         slots: int,
+        host_blocks: int = 0,
         shuffle_seed: int | None = None,
         keeps_expired: bool = False,
     ) -> None:
         self._groups = tuple(groups)
-        self._free_parents = list(range(device_blocks, 0, -1))
+        parents = list(range(device_blocks, 0, -1))
         self._free_slots = list(range(slots - 1, -1, -1))
         if shuffle_seed is not None:
-            random.Random(shuffle_seed).shuffle(self._free_parents)
+            random.Random(shuffle_seed).shuffle(parents)
             random.Random(shuffle_seed).shuffle(self._free_slots)
         self._keeps_expired = keeps_expired
-        self._free_blocks: list[list[int]] = [[] for _ in groups]
+        self._device = _Pool(groups, parents)
+        self._host = _Pool(groups, range(host_blocks, 0, -1))
+        self._ops = counting(1)
+        self._stores: list[Store] = []
+        self._load_backs: list[LoadBack] = []
         self._users: list[dict[int, int]] = [{} for _ in groups]
         self._requests: dict[int, _Planned] = {}
         self._releases: list[TableEdit] = []
         self._round = 0
 
     def add(
-        self, key: int, prompt: Sequence[int], *, sampling: Sampling | None = None, shares: tuple[int, int] = (0, 0)
+        self,
+        key: int,
+        prompt: Sequence[int],
+        *,
+        sampling: Sampling | None = None,
+        shares: tuple[int, int] = (0, 0),
+        loads: Stored | None = None,
     ) -> int:
         """A new request takes a slot, which is returned.
 
         `shares` names an earlier request and how many of its first tokens need not be computed again: whole blocks of
         every group. The two then share what a query after them may read; what is replayable is fed again instead.
+        `loads` brings the same from the host into blocks of its own, in the next plan.
         """
         sampling = sampling or Sampling()
         history = pack(prompt) if sampling.needs_history else b""
         slot = self._free_slots.pop()
         request = _Planned(slot, prompt, len(self._groups), SlotBinding(slot, key, len(prompt), history, sampling))
         other, tokens = shares
+        if loads is not None:
+            tokens = loads.tokens
         if tokens:
             windows = [min(group.window, tokens) for group in self._groups if group.replayable]
             request.computed, request.replay = tokens, max(windows, default=0)
             for index, group in enumerate(self._groups):
-                self._share(request, self._requests[other], index, group)
+                if loads is not None:
+                    self._load(request, index, group, loads.blocks[index])
+                else:
+                    self._share(request, self._requests[other], index, group)
         self._requests[key] = request
         return slot
+
+    def store(self, key: int, tokens: int, *, guard: StoreSourceGuard = StoreSourceGuard.STREAM_ORDERED) -> Stored:
+        """Copy to the host, in the next plan, what a query after the first `tokens` tokens of a request may read.
+
+        They are whole blocks of every group, and computed. Unless the store is stream-ordered, the request must not
+        be released before it is over.
+        """
+        columns, ops = [], []
+        for index, group in enumerate(self._groups):
+            _, sources = self._readable(self._requests[key], tokens, index, group)
+            destinations = tuple(self._host.take(index) for _ in sources)
+            columns.append(destinations)
+            if sources:
+                ops.append(next(self._ops))
+                self._stores.append(Store(ops[-1], guard, index, pack(sources), pack(destinations)))
+        return Stored(tokens, tuple(columns), tuple(ops))
+
+    def drop(self, stored: Stored) -> None:
+        """What was stored is not needed any more: no copy to or from it is out, and the host blocks can be taken."""
+        for index, blocks in enumerate(stored.blocks):
+            for block in blocks:
+                self._host.give_back(index, block)
 
     def release(self, key: int) -> None:
         """The request is over: its slot and blocks can be taken again, in the next plan."""
@@ -136,21 +221,38 @@ class PlanWriter:
                 decode_width=1,
             )
         clean = tuple(BlockList(index, pack(blocks)) for index, blocks in enumerate(zero) if blocks)
-        return ExecutionPlan(self._round, (), clean, (), tuple(edits), tuple(bindings), None, None, forward, ())
+        stores, self._stores = tuple(self._stores), []
+        loads, self._load_backs = tuple(self._load_backs), []
+        return ExecutionPlan(self._round, stores, clean, loads, tuple(edits), tuple(bindings), None, None, forward, ())
 
     def _share(self, request: _Planned, other: _Planned, index: int, group: GroupLayout) -> None:
         """Hold what stands in another request's table where a query after the shared tokens may read."""
-        tokens, granularity = request.computed, group.block_granularity
-        assert tokens % granularity == 0, f"{tokens} tokens are no whole blocks"
-        end = tokens // granularity
-        first = _first_readable(group, tokens) // granularity
-        shared = [] if group.replayable else other.blocks[index][first:end]
-        assert all(shared), f"group {group.id!r}: the blocks before token {tokens} are not held any more"
-        holes = (tokens - request.replay) // granularity if group.replayable else first
-        request.blocks[index] = [0] * holes + shared
-        request.expired[index] = holes
+        first, shared = self._readable(other, request.computed, index, group)
+        self._begin_with(request, index, group, first, shared)
         for block in shared:
             self._users[index][block] += 1
+
+    def _load(self, request: _Planned, index: int, group: GroupLayout, sources: Sequence[int]) -> None:
+        """Hold blocks of its own where a query after the loaded tokens may read."""
+        destinations = [self._take_block(index) for _ in sources]
+        self._begin_with(request, index, group, _first_readable(group, request.computed), destinations)
+        if sources:
+            self._load_backs.append(LoadBack(next(self._ops), index, pack(sources), pack(destinations)))
+
+    def _readable(self, request: _Planned, tokens: int, index: int, group: GroupLayout) -> tuple[int, list[int]]:
+        """Where a query after so many tokens of a request begins to read, and the blocks there that can be shared."""
+        granularity = group.block_granularity
+        assert tokens % granularity == 0, f"{tokens} tokens are no whole blocks"
+        first = _first_readable(group, tokens)
+        blocks = [] if group.replayable else request.blocks[index][first // granularity : tokens // granularity]
+        assert all(blocks), f"group {group.id!r}: the blocks before token {tokens} are not held any more"
+        return first, blocks
+
+    def _begin_with(self, request: _Planned, index: int, group: GroupLayout, first: int, blocks: Sequence[int]) -> None:
+        begin = request.computed - request.replay if group.replayable else first
+        holes = begin // group.block_granularity
+        request.blocks[index] = [0] * holes + list(blocks)
+        request.expired[index] = holes
 
     def _advance(self, request: _Planned, end: int, checkpoint: int, zero: list[list[int]]) -> list[TableEdit]:
         """Give back what no query from here on reads, and take blocks up to `end`; the edits that tell of both."""
@@ -179,19 +281,14 @@ class PlanWriter:
         return edits
 
     def _take_block(self, index: int) -> int:
-        free = self._free_blocks[index]
-        if not free:
-            packing = self._groups[index].packing
-            first = self._free_parents.pop() * packing
-            free.extend(range(first + packing - 1, first - 1, -1))
-        block = free.pop()
+        block = self._device.take(index)
         self._users[index][block] = 1
         return block
 
     def _give_back(self, index: int, block: int) -> None:
         self._users[index][block] -= 1
         if not self._users[index][block]:
-            self._free_blocks[index].append(block)
+            self._device.give_back(index, block)
 
 
 def _first_readable(group: GroupLayout, computed: int) -> int:

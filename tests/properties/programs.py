@@ -20,6 +20,7 @@ from data_plane.model.base import GroupLayout, ModelRunner
 from data_plane.model.faulty import FaultyRunner
 from data_plane.model.stamp import StampOptions, StampRunner
 from data_plane.model.stamp_oracle import stamp_continuation
+from data_plane.ops.faulty_copies import FaultyCopies
 from data_plane.rounds import Rounds
 from data_plane.streams.inline_streams import InlineStreams
 from data_plane.streams.sim_streams import SimStreams
@@ -77,6 +78,7 @@ class Setting(Struct, frozen=True):
     safe_steps: int
     max_overtakes: int | None
     stop_probability: float
+    host_blocks: int = 0
 
     def config(self, groups: Sequence[GroupLayout]) -> SchedulerConfig:
         """The scheduler's configuration for groups as the device laid them out."""
@@ -102,6 +104,7 @@ class Setting(Struct, frozen=True):
             prefix_cache=self.prefix_cache,
             safe_steps=self.safe_steps,
             max_overtakes=self.max_overtakes,
+            host_blocks=self.host_blocks if self.prefix_cache else 0,
         )
         least = self.batch + config.min_prefill_chunk_tokens
         return structs.replace(config, max_scheduled_tokens=max(self.budget_tokens, least))
@@ -149,6 +152,7 @@ def settings_of_programs(draw: st.DrawFn) -> Setting:
         safe_steps=draw(st.sampled_from([1, 4, 4096])),
         max_overtakes=draw(st.sampled_from([0, 2, 32, None])),
         stop_probability=draw(st.sampled_from([0.0, 0.02, 0.2])),
+        host_blocks=draw(st.sampled_from([0, 0, 3, 12, 100])),
     )
 
 
@@ -186,14 +190,21 @@ class Program:
         *,
         strict: bool = True,
         fail_rounds: Collection[int] = (),
+        fail_ops: Collection[int] = (),
+        store_delay: int = 0,
         order_seed: int | None = None,
     ) -> None:
-        """With an `order_seed` the device's streams run as late and as badly ordered as that seed makes them."""
+        """Stores are acknowledged after `store_delay` more rounds; those of `fail_ops`, and such load-backs, fail.
+
+        With an `order_seed` the device's streams run as late and as badly ordered as that seed makes them.
+        """
         self.setting = setting
         self.stories: dict[int, Story] = {}
         self.plans: list[bytes] = []
         self._rules = StopRules()
         self._may_fail = bool(fail_rounds)
+        self._store_delay = store_delay
+        self._rounds_since_store = 0
         self._options = setting.stamp(strict=strict)
         runner: ModelRunner = StampRunner(self._options)
         if fail_rounds:
@@ -204,6 +215,7 @@ class Program:
             max_batch_size=setting.batch,
             max_context_tokens=CONTEXT,
             device_blocks=setting.pool,
+            host_blocks=setting.host_blocks if setting.prefix_cache else 0,
             check_order=True,
         )
         specs, self._device = build_device(
@@ -211,6 +223,7 @@ class Program:
             runner=runner,
             streams=InlineStreams if order_seed is None else partial(SimStreams, order_seed),
             forward=self._make_forward,
+            copies=partial(FaultyCopies, fail_ops=frozenset(fail_ops)),
         )
         self.scheduler = Scheduler(setting.config(specs.groups))
         self._checker = PlanChecker(self.scheduler)
@@ -240,7 +253,7 @@ class Program:
         """§8.3: every request ends within a bounded number of rounds."""
         tokens = sum(len(story.prompt) + story.limit_tokens for story in self.stories.values())
         for _ in range(100 + 20 * tokens):
-            if not self.scheduler.requests and not self._has_flights:
+            if not self.scheduler.requests and not self._has_flights and not self.scheduler.stats().copies_out:
                 return
             self._round()
         raise AssertionError(f"no end in sight: {self.scheduler.stats()}")
@@ -262,9 +275,10 @@ class Program:
 
     def check_books(self) -> None:
         """§8.1: with the cache cleared the pool is as new."""
-        assert self.scheduler.clear_cache()
+        assert self.scheduler.clear_cache(also_host=True)
         assert self.scheduler.audit() == []
         assert self.scheduler.stats().free_blocks == self.setting.pool
+        assert self.scheduler.stats().host_used_blocks == 0
 
     def check_order(self) -> None:
         """§8.5: an order between any two operations on a block. What the host knows, it knows from what landed."""
@@ -306,8 +320,13 @@ class Program:
             self._device.execute(plan)
         elif self._has_flights:
             self._land()
+        elif self._forward.stores_out:
+            self._end_store()
         else:
             assert not self.scheduler.requests, f"stalled: {self.scheduler.stats()}"
+        self._rounds_since_store += 1
+        if self._forward.stores_out and self._rounds_since_store > self._store_delay:
+            self._end_store()
 
     @property
     def _has_flights(self) -> bool:
@@ -315,7 +334,16 @@ class Program:
 
     def _land(self) -> None:
         self._forward.land()
-        self._advance(decode_events(self._answers.popleft()))
+        self._take_answers()
+
+    def _end_store(self) -> None:
+        self._rounds_since_store = 0
+        self._forward.land_store()
+        self._take_answers()
+
+    def _take_answers(self) -> None:
+        while self._answers:
+            self._advance(decode_events(self._answers.popleft()))
 
     def _advance(self, arrived: list[Event]) -> None:
         events, outputs = commit(arrived, self._rules, self.scheduler)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from control_plane import GroupKind
 from tests.properties.programs import (
@@ -68,6 +69,24 @@ def test_failing_forwards_cost_their_requests_only(setting: Setting, steps: list
 def test_no_order_that_the_streams_allow_changes_a_token(setting: Setting, steps: list[Step], order_seed: int) -> None:
     """§8.4, 8.5: work that comes as late, and as badly ordered, as it may: same tokens, and the order is proven."""
     program = Program(setting, order_seed=order_seed)
+    program.run(steps)
+    program.check_tokens()
+    program.check_books()
+
+
+@given(
+    setting=settings_of_programs(),
+    steps=steps_of_programs,
+    fail=st.sets(st.integers(1, 40), max_size=8),
+    store_delay=st.integers(0, 6),
+    order_seed=st.integers(0, 2**16),
+)
+def test_copies_that_fail_or_take_long_cost_nobody_a_token(
+    setting: Setting, steps: list[Step], fail: set[int], store_delay: int, order_seed: int
+) -> None:
+    """§8.4 with a host tier: a failed copy fails itself alone; whoever read what it did not bring prefills again."""
+    setting = structs.replace(setting, prefix_cache=True, host_blocks=setting.host_blocks or 30)
+    program = Program(setting, fail_ops=fail, store_delay=store_delay, order_seed=order_seed)
     program.run(steps)
     program.check_tokens()
     program.check_books()

@@ -9,14 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from control_plane.messages import BlockList, ExecutionPlan, ForwardBatch, Sampling, SlotBinding, TableEdit
+from control_plane.messages import (
+    BlockList,
+    ExecutionPlan,
+    ForwardBatch,
+    LoadBack,
+    Sampling,
+    SlotBinding,
+    Store,
+    StoreSourceGuard,
+    TableEdit,
+)
 from control_plane.messages.columns import pack
 from data_plane.accesses import PlanAccesses
 from data_plane.batch.rows import Rows
 from data_plane.model.base import GroupLayout
 from data_plane.model.stamp import StampOptions
 from data_plane.model.stamp_oracle import stamp_continuation
-from data_plane.streams.base import Access, BlockSpan, SlotState, TableRows
+from data_plane.streams.base import Access, BlockSpan, Lane, SlotState, Span, StagingBuffers, TableRows, Tier
 from tests.unit.stamp_device import Device
 from tests.unit.test_stamp_mixes import BOUNDARY, mixes
 
@@ -175,3 +185,31 @@ def test_what_a_plan_at_fault_names_is_left_to_the_step_that_will_raise(block: i
     bound = declared.bindings([SlotBinding(slot, 1, 1, b"", Sampling()) for slot in (2, 3, -1)])
     assert [span.slots.tolist() for span in bound.writes] == [[2]]
     assert of_blocks(declared.forward(batch([0, 9], [30, 0], [9, 1]))) == ([1, 2, 3, 4, 5, 6, 7, 8], [8])
+
+
+def of_copies(spans: tuple[Span, ...]) -> list[tuple[Any, ...]]:
+    """What a step of a copy touches, in one word each."""
+    found: list[tuple[Any, ...]] = []
+    for span in spans:
+        if isinstance(span, StagingBuffers):
+            found.append((span.lane, span.buffers.tolist()))
+        elif isinstance(span, BlockSpan):
+            found.append((span.tier, span.group, span.blocks.tolist()))
+    return found
+
+
+def test_each_step_of_a_copy_touches_its_own_tier_and_the_buffer_of_its_lane() -> None:
+    """Device, buffer, host; and back."""
+    declared = accesses(GroupLayout("full", "full", 4, 64), GroupLayout("state", "state", 4, 64))
+    store = Store(7, StoreSourceGuard.STREAM_ORDERED, 1, pack([5, 6]), pack([2, 3]))
+    load = LoadBack(8, 0, pack([4]), pack([9]))
+    device, host = (Tier.DEVICE, 1, [5, 6]), (Tier.HOST, 1, [2, 3])
+    steps = [
+        (declared.gather(store, 1), device, (Lane.STORE, [1])),
+        (declared.write(store, 1), (Lane.STORE, [1]), host),
+        (declared.write_directly(store), device, host),
+        (declared.fill(load, 3), (Tier.HOST, 0, [4]), (Lane.LOAD, [3])),
+        (declared.scatter(load, 3), (Lane.LOAD, [3]), (Tier.DEVICE, 0, [9])),
+    ]
+    for access, read, written in steps:
+        assert (of_copies(access.reads), of_copies(access.writes)) == ([read], [written])

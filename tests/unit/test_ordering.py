@@ -12,7 +12,9 @@ from data_plane.streams.base import (
     NO_BLOCKS,
     Access,
     BlockSpan,
+    Lane,
     SlotState,
+    StagingBuffers,
     StreamEvent,
     TableRows,
     Tier,
@@ -38,6 +40,10 @@ def reads(*numbers: int, **where: Any) -> Access:
 
 def writes(*numbers: int, **where: Any) -> Access:
     return Access(writes=blocks(*numbers, **where))
+
+
+def fills(lane: Lane, *numbers: int) -> Access:
+    return Access(writes=(StagingBuffers(lane, column(*numbers)),))
 
 
 class Watched(OrderedStreams):
@@ -124,6 +130,9 @@ def test_a_failed_wait_of_the_host_orders_as_well() -> None:
         (writes(4, group=1), writes(5, group=1)),  # two blocks of one group in one parent
         (Access(writes=(TableRows(0, column(1)),)), Access(writes=(TableRows(1, column(1)),))),
         (Access(writes=(TableRows(0, column(1)),)), Access(writes=(SlotState(column(1)),))),
+        (fills(Lane.STORE, 1), fills(Lane.LOAD, 1)),
+        (fills(Lane.LOAD, 1), fills(Lane.LOAD, 2)),
+        (reads(4, group=1, tier=Tier.HOST), writes(1, tier=Tier.DEVICE)),  # parent 1 of the host, and of the device
         (writes(1), NO_BLOCKS),
         (writes(), writes()),
     ],
@@ -143,12 +152,14 @@ def test_what_does_not_conflict_needs_no_order(one: Access, other: Access) -> No
         (reads(1), writes(1), "device blocks of group 0"),
         (writes(1, tier=Tier.HOST), writes(1, tier=Tier.HOST), "host blocks of group 0"),
         (reads(5, group=1), writes(1), "device parents of group 1"),  # block 5 lies in parent 1 as block 1 does
+        (reads(5, group=1, tier=Tier.HOST), writes(1, tier=Tier.HOST), "host parents of group 1"),
+        (fills(Lane.STORE, 1, 2), fills(Lane.STORE, 0, 1), "staging buffers of the store lane"),
         (Access(writes=(TableRows(0, column(3, 1)),)), Access(reads=(TableRows(0, column(1)),)), "rows of the table"),
         (Access(writes=(SlotState(column(1)),)), Access(writes=(SlotState(column(1, 2)),)), "the state of slots"),
     ],
 )
 def test_what_conflicts_is_reported_once(one: Access, other: Access, resource: str) -> None:
-    """Blocks by tier and group, two groups that share a parent, table rows, and slots."""
+    """Blocks by tier and group, two groups that share a parent in either tier, staging buffers, table rows, slots."""
     streams = Watched()
     streams.write.enqueue(nothing, "one", one)
     streams.load.enqueue(nothing, "other", other)

@@ -8,8 +8,10 @@ Below the device may be a host tier: what a prefix hit finds there is loaded bac
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
 from control_plane.cache.coordinator.demand import (
     BoundaryKind,
@@ -32,6 +34,14 @@ from control_plane.cache.tier.host_tier import HostTier, Name, NoHostTier, Piece
 from control_plane.config import SchedulerConfig
 from control_plane.messages import LoadBack, LoadBackDone, Store, StoreSourceGuard, WriteBackDone
 from control_plane.messages.columns import Int32s, view
+
+
+class FailedLoad(Struct, frozen=True):
+    """Blocks of a group that hold rubbish, and every request that ever had one of them in its table."""
+
+    group: int
+    blocks: Int32s
+    readers: tuple[int, ...]
 
 
 class CacheCoordinator:
@@ -63,6 +73,7 @@ class CacheCoordinator:
         self._order = EvictionOrder(groups=len(granularities))
         self._holdings = Holdings(self.pool, self.index, self._order, config.groups, parents=config.device_blocks)
         self._kept: dict[int, list[Victim]] = {}
+        self._owners = [0] * config.max_batch_size  # request keys by slot, as of the last admission into it
         self._epoch = 0  # rises with every request that is admitted
         self.freed_count = 0  # rises whenever room appears; a refusal stands while it does not
 
@@ -78,8 +89,10 @@ class CacheCoordinator:
         """The longest cached prefix within the limit. Claims nothing."""
         return self.matcher.match(digests, limit_tokens)
 
-    def admit_first(self, slot: int, demands: Sequence[GroupDemand], hit: PrefixHit) -> Granted | Refused:
-        """Give an empty slot its hit and the blocks of `demands`; or refuse and change nothing.
+    def admit_first(
+        self, slot: int, demands: Sequence[GroupDemand], hit: PrefixHit, *, owner: int
+    ) -> Granted | Refused:
+        """Give an empty slot, from now on its `owner`'s, the hit and the blocks of `demands`; or change nothing.
 
         What the hit finds on the host takes device blocks here and is listed at once: the load-back comes before
         whatever reads them (R4.4).
@@ -93,13 +106,17 @@ class CacheCoordinator:
         if evicted is None:
             return self._refusal(wanted, hit)
         self._epoch += 1
+        self._owners[slot] = owner
         loads = []
         for index, part in enumerate(hit.groups):
             assert self.tables.held(slot, index) == 0, f"slot {slot} already holds blocks"
             self._holdings.acquire(index, part.device_blocks, self._epoch)
+            if self.host.loads_out:
+                for block in part.device_blocks:
+                    self.host.read_by(index, block, owner)
             blocks = part.blocks
             if part.loads:
-                blocks, load = self._load(index, part, hit.digests)
+                blocks, load = self._load(index, part, hit.digests, owner)
                 loads.append(load)
             self.tables.set_rows(slot, index, part.first, blocks)
         # Those that the device has as well: a prefix must not go before what follows it.
@@ -176,15 +193,16 @@ class CacheCoordinator:
             self._holdings.release(sources)
             self.freed_count += 1
 
-    def end_load(self, event: LoadBackDone) -> tuple[int, Int32s] | None:
-        """A load-back was acknowledged: its blocks are let go of. Returns (group, blocks) that hold rubbish, if any."""
+    def end_load(self, event: LoadBackDone) -> FailedLoad | None:
+        """A load-back was acknowledged: its blocks are let go of. Returns what it spoiled, if it failed."""
         ticket = self.host.end_load(event.op)
         if ticket is None:
             return None
-        tainted = None if event.success else (ticket.group, np.array(ticket.destinations, dtype=np.int32))
         self._holdings.release([(ticket.group, block) for block in ticket.destinations])
         self.freed_count += 1
-        return tainted
+        if event.success:
+            return None
+        return FailedLoad(ticket.group, np.array(ticket.destinations, dtype=np.int32), tuple(ticket.readers))
 
     def free(self, slot: int) -> int:
         """Give back everything that a slot holds; what is cached stays so, evictable. Returns the blocks let go."""
@@ -192,6 +210,16 @@ class CacheCoordinator:
         self.tables.clear(slot)
         self.freed_count += 1
         return let_go
+
+    def give_up_loads(self, reader: int) -> list[FailedLoad]:
+        """Take the load-backs that are out and whose blocks a request had in its table for failed.
+
+        Their blocks stay held until the acknowledgement, whose word does not count any more.
+        """
+        return [
+            FailedLoad(group, np.array(destinations, dtype=np.int32), readers)
+            for group, destinations, readers in self.host.give_up_loads(reader)
+        ]
 
     def keep(self, slot: int, key: int) -> None:
         """A slot is given up, but its blocks stay held under this key: somebody outside still reads or writes them."""
@@ -212,13 +240,6 @@ class CacheCoordinator:
             self._holdings.releasable_parents(index, [block for _, block in self.tables.live_blocks(slot, index)])
             for index in range(len(self._groups))
         )
-
-    def tail_blocks(self, slot: int, begin: int) -> list[Int32s]:
-        """The blocks of a slot, by group, that hold tokens from `begin` on."""
-        return [
-            self.tables.blocks(slot, index)[begin // group.block_granularity :].copy()
-            for index, group in enumerate(self._groups)
-        ]
 
     def discard(self, group: int, blocks: Int32s) -> Int32s:
         """Unlist those of `blocks` that are cached: what they should hold was never written. Returns them."""
@@ -262,7 +283,7 @@ class CacheCoordinator:
         rows.sort(key=lambda entry: (entry[0], -entry[1]))
         return [(index, block) for _, index, block in rows]
 
-    def _load(self, index: int, part: GroupHit, digests: Sequence[bytes]) -> tuple[list[int], LoadBack]:
+    def _load(self, index: int, part: GroupHit, digests: Sequence[bytes], owner: int) -> tuple[list[int], LoadBack]:
         """Device blocks for what a hit finds on the host, listed by its names and held by the copy as well."""
         taken = self._holdings.take(index, len(part.loads))
         blocks = list(part.blocks)
@@ -273,7 +294,8 @@ class CacheCoordinator:
             self._holdings.first_listed(index, block, epoch=self._epoch, kind=BoundaryKind.ENDPOINT)
             self._holdings.share(index, block)
             blocks[offset] = block
-        return blocks, self.host.begin_load(index, [source for _, source in part.loads], taken, self._epoch)
+        sources = [source for _, source in part.loads]
+        return blocks, self.host.begin_load(index, sources, taken, epoch=self._epoch, owner=owner)
 
     def _names(self, hit: PrefixHit) -> Iterator[Name]:
         """What the pieces of a hit are called, in the order of each group's table."""
@@ -284,7 +306,18 @@ class CacheCoordinator:
                 yield index, ordinal, hit.digests[page]
 
     def _step(self, slot: int, progress: RequestProgress) -> Step:
-        return Step(self.tables, self.index, self._holdings, self._groups, slot=slot, progress=progress)
+        return Step(
+            self.tables,
+            self.index,
+            self._holdings,
+            self._groups,
+            slot=slot,
+            progress=progress,
+            pointed_at=partial(self._pointed_at, self._owners[slot]),
+        )
+
+    def _pointed_at(self, owner: int, group: int, block: int) -> None:
+        self.host.read_by(group, block, owner)
 
     def _take(self, slot: int, demands: Sequence[GroupDemand], wanted: Sequence[int]) -> tuple[list[int], ...]:
         fresh = []

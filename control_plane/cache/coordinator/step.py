@@ -25,13 +25,16 @@ class Step:
         *,
         slot: int,
         progress: RequestProgress,
+        pointed_at: Callable[[int, int], None],
     ) -> None:
+        """`pointed_at(group, block)` is told of every block of somebody else that comes into the table."""
         self._tables = tables
         self._index = index
         self._holdings = holdings
         self._groups = groups
         self._slot = slot
         self._progress = progress
+        self._pointed_at = pointed_at
         self._undo: list[Callable[[], object]] = []
         self._later: list[Callable[[], int]] = []
         self.listed: list[Listed] = []
@@ -140,6 +143,7 @@ class Step:
         self._holdings.share(group, canonical)
         self._holdings.listed(group, canonical, epoch=self._epoch, kind=kind)
         self._tables.replace(self._slot, group, row, canonical)
+        self._pointed_at(group, canonical)
         return 1
 
     def _replace_or_list(self, group: int, page: int, ordinal: int, row: int, kind: BoundaryKind) -> int:

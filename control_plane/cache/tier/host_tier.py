@@ -55,11 +55,15 @@ class StoreTicket(Struct, frozen=True):
 
 
 class LoadTicket(Struct, frozen=True):
-    """A load-back that is out: the host blocks it pins, and the device blocks it holds."""
+    """A load-back that is out: the host blocks it pins, and the device blocks it holds.
+
+    `readers` are the requests that ever had one of its destinations in their table, whether or not they still do.
+    """
 
     group: int
     sources: tuple[int, ...]
     destinations: tuple[int, ...]
+    readers: dict[int, None]
 
 
 class HostTier:
@@ -81,6 +85,7 @@ class HostTier:
         self._being_stored: dict[Name, None] = {}
         self._stores: dict[int, StoreTicket] = {}
         self._loads: dict[int, LoadTicket] = {}
+        self._being_loaded: dict[Victim, int] = {}
         self._ops = count(1)
         self.stored_blocks = 0
         self.loaded_blocks = 0
@@ -156,21 +161,44 @@ class HostTier:
             self._enter([(piece.group, block) for piece, block in zip(ticket.pieces, ticket.destinations, strict=True)])
         return ticket
 
-    def begin_load(self, group: int, sources: Sequence[int], destinations: Sequence[int], epoch: int) -> LoadBack:
+    def begin_load(
+        self, group: int, sources: Sequence[int], destinations: Sequence[int], *, epoch: int, owner: int
+    ) -> LoadBack:
         """Plan to copy host blocks to device blocks; they cannot go before the acknowledgement (E2)."""
         for block in sources:
             self._pins[group][block] += 1
             self._epochs[group][block] = epoch
             self._order.leave(group, block)
         op = next(self._ops)
-        self._loads[op] = LoadTicket(group, tuple(sources), tuple(destinations))
+        self._loads[op] = LoadTicket(group, tuple(sources), tuple(destinations), {owner: None})
+        self._being_loaded.update(((group, block), op) for block in destinations)
         return LoadBack(op, group, pack(sources), pack(destinations))
+
+    def read_by(self, group: int, block: int, reader: int) -> None:
+        """A request takes a device block into its table: it will read what a load-back that is out brings there."""
+        op = self._being_loaded.get((group, block))
+        if op is not None:
+            self._loads[op].readers[reader] = None
+
+    def give_up_loads(self, reader: int) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+        """(group, destinations, readers) of the load-backs that are out and bring something to this request.
+
+        Their readers are forgotten: what the acknowledgement says makes no difference to them any more.
+        """
+        given_up = []
+        for ticket in self._loads.values():
+            if reader in ticket.readers:
+                given_up.append((ticket.group, ticket.destinations, tuple(ticket.readers)))
+                ticket.readers.clear()
+        return given_up
 
     def end_load(self, op: int) -> LoadTicket | None:
         """A load-back was acknowledged, one way or the other. None: it is late."""
         ticket = self._loads.pop(op, None)
         if ticket is None:
             return None
+        for block in ticket.destinations:
+            del self._being_loaded[ticket.group, block]
         pins = self._pins[ticket.group]
         for block in ticket.sources:
             pins[block] -= 1
@@ -264,9 +292,18 @@ class NoHostTier:
         """Whatever it is, it is late."""
         return None
 
-    def begin_load(self, group: int, sources: Sequence[int], destinations: Sequence[int], epoch: int) -> LoadBack:
+    def begin_load(
+        self, group: int, sources: Sequence[int], destinations: Sequence[int], *, epoch: int, owner: int
+    ) -> LoadBack:
         """Nothing is ever found, hence nothing loaded."""
         raise AssertionError("a load-back without a host tier")
+
+    def read_by(self, group: int, block: int, reader: int) -> None:
+        """Nothing is being loaded."""
+
+    def give_up_loads(self, reader: int) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+        """Nothing is being loaded."""
+        return []
 
     def end_load(self, op: int) -> LoadTicket | None:
         """Whatever it is, it is late."""
