@@ -115,7 +115,7 @@ class Feedback:
         return [Ended(key, FinishReason.ERROR, event.message) for key in failed]
 
     def finish(self, event: Finish) -> None:
-        """A stop rule was met. What the request computed is published and copied to the host; then it lets go of all."""
+        """A stop rule was met. What the request computed is published and stored; then it lets go of everything."""
         request = self._requests.get(event.key)
         if request is None:
             return

@@ -136,9 +136,9 @@ def _start_over(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line:
     """Nobody could be served with what was freed, and nothing moves by itself.
 
     Blocks lie scattered over parents that other groups need. With the cache dropped the first in line comes back alone
-    in an empty pool, packed as the capacity model assumes. Who can load its pages back does so when they are stored.
+    in an empty pool, packed as the capacity model assumes. While a copy is out something does move: then it waits.
     """
-    if not len(line.recovering) and desk.clear_cache():
+    if desk.clear_cache():
         build.retracted.clear()
         schedule_waiting(desk, build, feedback, line)
 

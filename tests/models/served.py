@@ -21,6 +21,7 @@ class Served:
         max_scheduled_tokens: int = 256,
         device_blocks: int = 400,
         overlap_depth: int = 0,
+        host_blocks: int = 0,
     ) -> None:
         context = min(2048, runner.facts.max_context_tokens)
         options = DeviceOptions(
@@ -30,6 +31,7 @@ class Served:
             max_batch_size=8,
             max_context_tokens=context,
             device_blocks=device_blocks,
+            host_blocks=host_blocks,
         )
         specs, self._device = build_device(options, runner=runner, progress=lambda line: None, inline=True)
         groups = tuple(
@@ -51,6 +53,7 @@ class Served:
             groups=groups,
             max_context_tokens=context,
             overlap_depth=overlap_depth,
+            host_blocks=host_blocks,
         )
         self.scheduler = Scheduler(config)
         self.plans: list[ExecutionPlan] = []
@@ -68,7 +71,7 @@ class Served:
             rules.add(key, StopRule(stop_token_ids=(), max_new_tokens=new_tokens))
         outputs: dict[int, list[int]] = {key: [] for key in keys}
         answers: list[bytes] = []
-        while self.scheduler.requests or answers:
+        while self.scheduler.requests or answers or self.scheduler.stats().copies_out:
             while self.scheduler.has_room and (plan := self.scheduler.next_plan()).has_work:
                 self.plans.append(plan)
                 self._device.execute(plan)

@@ -26,7 +26,6 @@ from data_plane.streams.inline_streams import InlineStreams
 from data_plane.streams.sim_streams import SimStreams
 
 STOP_TOKEN = 0
-CONTEXT = 150
 
 
 class Submit(Struct, frozen=True):
@@ -79,6 +78,7 @@ class Setting(Struct, frozen=True):
     max_overtakes: int | None
     stop_probability: float
     host_blocks: int = 0
+    context_tokens: int = 150
 
     def config(self, groups: Sequence[GroupLayout]) -> SchedulerConfig:
         """The scheduler's configuration for groups as the device laid them out."""
@@ -98,7 +98,7 @@ class Setting(Struct, frozen=True):
                 )
                 for group in groups
             ),
-            max_context_tokens=CONTEXT,
+            max_context_tokens=self.context_tokens,
             overlap_depth=self.overlap_depth,
             mixed=self.mixed,
             prefix_cache=self.prefix_cache,
@@ -118,7 +118,7 @@ class Setting(Struct, frozen=True):
             windows=tuple(group.window for group in self.groups),
             replayables=tuple(group.replayable for group in self.groups),
             stop_probability=self.stop_probability,
-            max_context_tokens=512,
+            max_context_tokens=max(512, self.context_tokens),
             **changes,
         )
 
@@ -201,7 +201,8 @@ class Program:
         self.setting = setting
         self.stories: dict[int, Story] = {}
         self.plans: list[bytes] = []
-        self._rules = StopRules()
+        self.audits_every = 1  # rounds: an audit reads the whole pool
+        self.rules = StopRules()
         self._may_fail = bool(fail_rounds)
         self._store_delay = store_delay
         self._rounds_since_store = 0
@@ -213,7 +214,7 @@ class Program:
             model="stamp",
             prefix_granularity=setting.prefix_granularity,
             max_batch_size=setting.batch,
-            max_context_tokens=CONTEXT,
+            max_context_tokens=setting.context_tokens,
             device_blocks=setting.pool,
             host_blocks=setting.host_blocks if setting.prefix_cache else 0,
             check_order=True,
@@ -239,17 +240,17 @@ class Program:
         for step in steps:
             match step:
                 case Submit():
-                    self._submit(step)
+                    self.submit(step)
                 case Leave(index=index):
                     if index < len(self.stories):
                         self._abort(list(self.stories)[index])
                 case Run(rounds=rounds):
                     for _ in range(rounds):
                         self._round()
-        self._finish()
+        self.finish()
         self.check_order()
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """§8.3: every request ends within a bounded number of rounds."""
         tokens = sum(len(story.prompt) + story.limit_tokens for story in self.stories.values())
         for _ in range(100 + 20 * tokens):
@@ -284,7 +285,7 @@ class Program:
         """§8.5: an order between any two operations on a block. What the host knows, it knows from what landed."""
         assert not self._device.violations, "\n".join(map(str, self._device.violations))
 
-    def _submit(self, step: Submit) -> None:
+    def submit(self, step: Submit) -> None:
         shared = [1 + (step.base * 97 + position * 7) % 250 for position in range(step.shared_tokens)]
         own = [1 + (len(self.stories) * 31 + position * 3) % 250 for position in range(step.own_tokens)]
         sampling = Sampling(temperature=1.0, seed=step.seed) if step.seed else Sampling()
@@ -300,11 +301,11 @@ class Program:
         except RequestRejected:
             return
         limit = self.scheduler.max_new_tokens(spec)
-        self._rules.add(key, StopRule(stop_token_ids=spec.stop_token_ids, max_new_tokens=limit))
+        self.rules.add(key, StopRule(stop_token_ids=spec.stop_token_ids, max_new_tokens=limit))
         self.stories[key] = Story([*shared, *own], limit, sampling, [])
 
     def _abort(self, key: int) -> None:
-        self._rules.drop(key)
+        self.rules.drop(key)
         story = self.stories[key]
         story.reason = story.reason or "abort"
         self._advance([Abort(key)])
@@ -315,7 +316,7 @@ class Program:
         plan = self.scheduler.next_plan()
         self._checker.check(plan)
         self.plans.append(encode_plan(plan))
-        assert self.scheduler.audit() == []
+        self._audit()
         if plan.has_work:
             self._device.execute(plan)
         elif self._has_flights:
@@ -346,13 +347,17 @@ class Program:
             self._advance(decode_events(self._answers.popleft()))
 
     def _advance(self, arrived: list[Event]) -> None:
-        events, outputs = commit(arrived, self._rules, self.scheduler)
+        events, outputs = commit(arrived, self.rules, self.scheduler)
         for end in self.scheduler.advance(events):
-            self._rules.drop(end.key)
+            self.rules.drop(end.key)
             self.stories[end.key].reason = end.reason.value
         for output in outputs:
             story = self.stories[output.key]
             story.tokens += output.tokens
             if output.reason is not None:
                 story.reason = output.reason.value
-        assert self.scheduler.audit() == []
+        self._audit()
+
+    def _audit(self) -> None:
+        if len(self.plans) % self.audits_every == 0:
+            assert self.scheduler.audit() == []

@@ -339,3 +339,15 @@ def test_stores_that_are_over_are_acknowledged_without_waiting() -> None:
     device.land()
     assert device.tokens[1] == continued(PROMPT[:BOUNDARY], 2, MIX)
     device.close()
+
+
+def test_closing_a_device_that_is_stepped_ends_rounds_and_stores() -> None:
+    """Three stores and two rounds are out: all are answered."""
+    device = TierDevice(MIX, seed=5)
+    device.writer.add(1, PROMPT[:BOUNDARY])
+    device.send(device.plan({1: BOUNDARY}))
+    device.writer.store(1, BOUNDARY)
+    device.send(device.plan(None, 1))
+    device.close()
+    assert device.copied == {1: True, 2: True, 3: True}
+    assert len(device.tokens[1]) == 2

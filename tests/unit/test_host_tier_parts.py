@@ -1,5 +1,7 @@
 """The host's pages, the staging buffers, runs of blocks, and what a device is told about its host tier."""
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from data_plane.memory.host_pages import HostPages
 from data_plane.memory.layout import plan_layout
 from data_plane.model.base import GroupLayout
 from data_plane.ops.block_copies import runs
+from data_plane.ops.host_tier import CopyInFlight
 from data_plane.ops.staging import ALIGNMENT_BYTES, StagingRing
 from data_plane.streams.inline_streams import InlineEvent
 
@@ -70,6 +73,32 @@ def test_buffers_take_turns_and_grow_without_losing_what_is_on_its_way() -> None
     assert ring.next([400]) is second
     assert ring.next([]) is grown
     assert len(made) == 3
+
+
+def test_an_outgrown_buffer_is_kept_for_the_device_may_still_use_it() -> None:
+    """Nobody on the host holds it any more."""
+    ring = StagingRing(lambda size_bytes: np.zeros(size_bytes, dtype=np.uint8), count=1)
+    outgrown = weakref.ref(ring.next([100]).array)
+    ring.next([1000])
+    gc.collect()
+    assert outgrown() is not None
+
+
+def test_a_copy_whose_mark_carries_an_error_has_failed() -> None:
+    """CUDA says so only when the copy is waited for; an earlier step's own error is the one that is told."""
+    copy = CopyInFlight(1, "store 1 of round 1")
+    copy.over = InlineEvent(RuntimeError("the device is gone"))
+    copy.wait()
+    assert str(copy.error) == "the device is gone"
+    other = CopyInFlight(2, "store 2 of round 1")
+
+    def gather() -> None:
+        raise ValueError("no such block")
+
+    other.attempt(gather)
+    other.over = copy.over
+    other.wait()
+    assert isinstance(other.error, ValueError)
 
 
 def test_what_raises_in_making_a_buffer_leaves_the_ring_as_it_was() -> None:
