@@ -10,7 +10,7 @@ from data_plane.accesses import Accesses, NoAccesses, PlanAccesses
 from data_plane.capacity import free_memory_bytes
 from data_plane.cuda import has_cuda, load_cupy
 from data_plane.executor import Executor
-from data_plane.forward_thread import ForwardInline, ForwardThread
+from data_plane.forward_thread import Deliver, Forward, ForwardInline, ForwardThread
 from data_plane.handle import DeviceHandle, MakeForward
 from data_plane.lost import Lost
 from data_plane.memory.arena import Arena
@@ -22,9 +22,11 @@ from data_plane.model.base import GroupLayout, ModelFacts, ModelRunner
 from data_plane.model.stamp import StampOptions, StampRunner
 from data_plane.ops.block_copies import BlockCopies, CudaBlockCopies, HostBlockCopies
 from data_plane.ops.host_tier import HostTier, NoHostTier, StreamedHostTier
+from data_plane.ops.remote import DeviceParts, MakeRemote, NoRemote, Remote
 from data_plane.ops.table_edits import CudaTableEdits, HostTableEdits, TableEdits
 from data_plane.ops.zeroing import CudaZeroing, HostZeroing, Zeroing
 from data_plane.ordering import OrderChecker, Violation
+from data_plane.rounds import Rounds
 from data_plane.streams.base import Streams
 from data_plane.streams.host_streams import HostStreams
 from data_plane.streams.inline_streams import InlineStreams
@@ -46,10 +48,11 @@ class DeviceOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `model` is a name that the registry knows, a folder, a file, or "stamp". At most one of `device_blocks` (parents
     without the null one) and `memory_bytes` is given; with neither, the pool takes what a full house can use, within
-    a part of the memory that is free. `host_blocks` are the parents of the host tier, where blocks outlive the device's
-    (0: there is none). `threads` bounds the CPU threads of one operation (None: as many as there are
-    cores). A dtype of "auto" is float32 on a CPU and the model's own on CUDA. With `check_order` every pair of
-    operations on the streams is checked for an order between them (`ordering.py`), which takes time.
+    a part of the memory that is free. At most one of `host_blocks` (parents) and `host_memory_bytes` is given for a
+    host tier, where blocks outlive the device's; with neither there is none. `threads` bounds the CPU threads of one
+    operation (None: as many as there are cores). A dtype of "auto" is float32 on a CPU and the model's own on CUDA.
+    With `check_order` every pair of operations on the streams is checked for an order between them (`ordering.py`),
+    which takes time.
     """
 
     model: str
@@ -61,6 +64,7 @@ class DeviceOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     device_blocks: int | None = None
     memory_bytes: int | None = None
     host_blocks: int = 0
+    host_memory_bytes: int | None = None
     threads: int | None = None
     check_order: bool = False
 
@@ -80,6 +84,7 @@ class DeviceOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "device_blocks": 1,
             "memory_bytes": 1,
             "host_blocks": 0,
+            "host_memory_bytes": 1,
             "threads": 1,
         }
         for field, low in least.items():
@@ -89,6 +94,11 @@ class DeviceOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.device_blocks is not None and self.memory_bytes is not None:
             problems.append(
                 f"device_blocks={self.device_blocks} and memory_bytes={self.memory_bytes} both size the pool: give one"
+            )
+        if self.host_blocks and self.host_memory_bytes is not None:
+            problems.append(
+                f"host_blocks={self.host_blocks} and host_memory_bytes={self.host_memory_bytes} both size the host "
+                f"tier: give one"
             )
         if self.model == "stamp" and self.device == "cuda":
             problems.append("device='cuda' is not for model='stamp', which computes nothing: use device='cpu'")
@@ -141,6 +151,7 @@ def build_device(
     streams: Callable[[], Streams] | None = None,
     forward: MakeForward | None = None,
     copies: WrapCopies = lambda inner: inner,
+    remote: MakeRemote | None = None,
 ) -> tuple[DeviceSpecs, DeviceHandle]:
     """Load the model, lay out its memory, and return the facts and a handle that is not started yet.
 
@@ -149,7 +160,8 @@ def build_device(
     says how many parents the pool could use at all when no size is given: whoever plans knows. An `inline` device has
     no threads and executes and answers within `execute`, for tests and simulation on a CPU; `streams` and `forward`
     replace its own, or those of any device. `copies` may stand around what copies between the tiers, to make it fail
-    (`ops/faulty_copies.py`). Raises ConfigError naming every problem found.
+    (`ops/faulty_copies.py`). `remote` makes what does the work for a peer (`transfer/`). Raises ConfigError naming
+    every problem found.
     """
     specs, layout, runner = _plan(options, runner, progress, full_house)
     for line in layout.lines(specs.device_blocks, host_blocks=specs.host_blocks):
@@ -158,7 +170,7 @@ def build_device(
         streams = InlineStreams if inline else HostStreams
     if forward is None:
         forward = ForwardInline if inline else ForwardThread
-    return specs, _assemble(specs, layout, runner, streams, forward, copies, check_order=options.check_order)
+    return specs, _assemble(specs, layout, runner, streams, forward, copies, remote, check_order=options.check_order)
 
 
 def _plan(
@@ -240,6 +252,14 @@ def _specs(
                 f"memory_bytes={options.memory_bytes} must be at least {2 * layout.parent_bytes}: room for the null "
                 f"parent and one more of {layout.parent_bytes} bytes"
             )
+    host_blocks = options.host_blocks
+    if options.host_memory_bytes is not None:
+        host_blocks = options.host_memory_bytes // layout.parent_bytes - 1
+        if host_blocks < 1:
+            problems.append(
+                f"host_memory_bytes={options.host_memory_bytes} must be at least {2 * layout.parent_bytes}: room for "
+                f"the null parent and one more of {layout.parent_bytes} bytes"
+            )
     if problems:
         raise ConfigError(problems)
     if device_blocks is None:
@@ -258,7 +278,7 @@ def _specs(
         prefix_granularity=options.prefix_granularity,
         max_batch_size=options.max_batch_size,
         device_blocks=device_blocks,
-        host_blocks=options.host_blocks,
+        host_blocks=host_blocks,
         parent_bytes=layout.parent_bytes,
         tokenizer_path=tokenizer_path,
     )
@@ -271,6 +291,7 @@ def _assemble(
     make_streams: Callable[[], Streams] | None,
     forward: MakeForward,
     wrap_copies: WrapCopies,
+    make_remote: MakeRemote | None,
     *,
     check_order: bool,
 ) -> DeviceHandle:
@@ -300,8 +321,11 @@ def _assemble(
         checker = OrderChecker([group.packing for group in layout.groups], STREAM_NAMES)
         streams, violations = OrderedStreams(streams, checker), checker.violations
         accesses = PlanAccesses(layout.groups, slots=slots, widths=widths, block_counts=block_counts)
+    remote: Remote = NoRemote()
     try:
         runner.attach(memory, slots=slots)
+        if make_remote is not None:
+            remote = make_remote(DeviceParts(layout.groups, slots, tables, memory, streams, specs.device))
         if specs.device == "cuda":
             # What was loaded and zeroed so far ran on other streams than the rounds will.
             load_cupy().cuda.Device().synchronize()
@@ -327,10 +351,16 @@ def _assemble(
         tables=edits,
         runner=runner,
         host_tier=host_tier,
+        remote=remote,
         accesses=accesses,
         lost=lost,
     )
-    return DeviceHandle(executor, streams, arena_bytes=arena.size_bytes, forward=forward, violations=violations)
+
+    def make_forward(rounds: Rounds, deliver: Deliver) -> Forward:
+        remote.start(deliver)
+        return forward(rounds, deliver)
+
+    return DeviceHandle(executor, streams, arena_bytes=arena.size_bytes, forward=make_forward, violations=violations)
 
 
 def _cuda_streams() -> Streams:

@@ -79,6 +79,7 @@ def device_options(config: EngineConfig) -> "DeviceOptions":
         max_context_tokens=config.max_context_tokens,
         device_blocks=config.device_blocks,
         memory_bytes=config.memory_bytes,
+        host_memory_bytes=config.host_memory_bytes,
         threads=config.threads,
     )
 
@@ -116,7 +117,9 @@ def assemble(config: EngineConfig, loaded: LoadedDevice) -> Assembly:
 
 def scheduler_config(config: EngineConfig, specs: "DeviceSpecs") -> SchedulerConfig:
     """The scheduler's settings: what was configured, on the blocks that the device has."""
-    return _scheduler_config(config, specs.groups, specs.max_context_tokens, specs.device_blocks)
+    return _scheduler_config(
+        config, specs.groups, specs.max_context_tokens, specs.device_blocks, host_blocks=specs.host_blocks
+    )
 
 
 def full_house_blocks(config: EngineConfig, groups: "tuple[GroupLayout, ...]", context_tokens: int) -> int:
@@ -127,13 +130,19 @@ def full_house_blocks(config: EngineConfig, groups: "tuple[GroupLayout, ...]", c
 
 
 def _scheduler_config(
-    config: EngineConfig, groups: "tuple[GroupLayout, ...]", context_tokens: int, device_blocks: int
+    config: EngineConfig,
+    groups: "tuple[GroupLayout, ...]",
+    context_tokens: int,
+    device_blocks: int,
+    *,
+    host_blocks: int = 0,
 ) -> SchedulerConfig:
     return SchedulerConfig(
         prefix_granularity=config.prefix_granularity,
         max_scheduled_tokens=config.max_scheduled_tokens,
         max_batch_size=config.max_batch_size,
         device_blocks=device_blocks,
+        host_blocks=host_blocks,
         groups=tuple(
             CacheGroupConfig(
                 id=group.id,

@@ -30,6 +30,9 @@ Model = Annotated[str | None, typer.Option(help="smollm2, gemma3-270m, stamp, a 
 Dtype = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 Memory = Annotated[str | None, typer.Option(help="What the cache may take, as in 512M or 4G.")]
+HostMemory = Annotated[
+    str | None, typer.Option(help="What a second tier of the cache may take in host memory, as in 8G; none by default.")
+]
 MaxBatchSize = Annotated[int | None, typer.Option(help="Requests that run at once.")]
 Chunk = Annotated[int | None, typer.Option("--max-scheduled-tokens", "--chunk", help="Tokens of one round.")]
 MaxContext = Annotated[int | None, typer.Option("--max-context-tokens", help="Limit on prompt plus output.")]
@@ -57,6 +60,7 @@ def serve(
     dtype: Dtype = None,
     device: Device = None,
     memory: Memory = None,
+    host_memory: HostMemory = None,
     max_batch_size: MaxBatchSize = None,
     max_scheduled_tokens: Chunk = None,
     max_context_tokens: MaxContext = None,
@@ -80,6 +84,7 @@ def serve(
             dtype=dtype,
             device=device,
             memory_bytes=bytes_of(memory),
+            host_memory_bytes=bytes_of(host_memory, "host_memory"),
             max_batch_size=max_batch_size,
             max_scheduled_tokens=max_scheduled_tokens,
             max_context_tokens=max_context_tokens,
@@ -165,13 +170,13 @@ def settings_of(file: Path | None, **options: Any) -> EngineConfig:
     return EngineConfig.from_file(file, **given)
 
 
-def bytes_of(text: str | None) -> int | None:
-    """A size as people write it: 512M, 4G, 4GiB, 1073741824. Raises ConfigError."""
+def bytes_of(text: str | None, option: str = "memory") -> int | None:
+    """A size as people write it: 512M, 4G, 4GiB, 1073741824. Raises ConfigError that names the option."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:
-        raise ConfigError([f"memory={text!r} must be a size such as 512M or 4G"])
+        raise ConfigError([f"{option}={text!r} must be a size such as 512M or 4G"])
     return int(float(match[1]) * BYTE_UNITS[match[2].upper()])
 
 

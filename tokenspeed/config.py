@@ -20,8 +20,10 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     The model:
       `model` is `smollm2`, `gemma3-270m`, `stamp`, a `transformers` folder or a GGUF file. `dtype` "auto" is the
       device's choice. The cache takes `memory_bytes`, or `device_blocks` blocks, or by default a share of what is
-      free; prompts share it in pages of `prefix_granularity` tokens. `max_context_tokens` lowers the model's own limit
-      on prompt plus output. `threads` bounds the CPU threads of one operation.
+      free; prompts share it in pages of `prefix_granularity` tokens. `host_memory_bytes` is for a second tier in host
+      memory: pages that outlive the device's, for prompts that come again and requests that were thrown out.
+      `max_context_tokens` lowers the model's own limit on prompt plus output. `threads` bounds the CPU threads of one
+      operation.
     Scheduling (see `control_plane.SchedulerConfig`):
       `max_scheduled_tokens` bounds the tokens of a round, `max_batch_size` its requests. `overlap_depth` 1 plans a
       round while the one before computes.
@@ -38,6 +40,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     memory_bytes: Annotated[int, Meta(ge=1, le=2**62)] | None = None
     device_blocks: Count | None = None
     prefix_granularity: Count = 16
+    host_memory_bytes: Annotated[int, Meta(ge=1, le=2**62)] | None = None
     max_context_tokens: Annotated[int, Meta(ge=2, le=2**31 - 1)] | None = None
     threads: Count | None = None
 
@@ -106,6 +109,11 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
         if self.memory_bytes is not None and self.device_blocks is not None:
             problems.append(
                 f"memory_bytes={self.memory_bytes} and device_blocks={self.device_blocks} both size the cache: give one"
+            )
+        if self.host_memory_bytes is not None and not self.prefix_cache:
+            problems.append(
+                f"host_memory_bytes={self.host_memory_bytes} keeps cached pages, but prefix_cache=False caches none: "
+                "switch prefix_cache on or leave host_memory_bytes out"
             )
         if self.record is not None and not Path(self.record).absolute().parent.is_dir():
             problems.append(f"record={self.record!r} must lie in a folder that exists: create it or choose another")

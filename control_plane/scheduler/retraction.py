@@ -37,9 +37,10 @@ def retract_and_grant(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback,
         # A load-back writes pages that its request owns; a store that holds blocks gives them back by itself (R5.4).
         build.output.note(NoteKind.DEFERRED, 0, loads_out, stores_out, 0)
         return
-    while (victim := _quiescent_victim(desk, build)) is not None:
+    while (choice := _quiescent_victim(desk, build)) is not None:
+        victim, is_last_resort = choice
         _retract(desk, build, feedback, line, victim)
-        if _grant(desk, build, feedback, line) or not _can_join(desk, build, feedback):
+        if _grant(desk, build, feedback, line, decodes_first=is_last_resort) or not _can_join(desk, build, feedback):
             return
     if build.retracted and build.is_empty and not desk.rounds_in_flight:
         _start_over(desk, build, feedback, line)
@@ -66,28 +67,32 @@ def choose_victim(desk: Desk, *, spares_covered: bool) -> Request | None:
     return best[1] if best else None
 
 
-def _quiescent_victim(desk: Desk, build: PlanBuild) -> Request | None:
+def _quiescent_victim(desk: Desk, build: PlanBuild) -> tuple[Request, bool] | None:
     """The victim, unless its forward is still out: then the round waits for it rather than take a worse one (R5.4).
 
-    Last resort (R5.6): when everybody is spared, nothing was built and nothing is out, nobody is spared. Without it,
-    residents that prepaid their generation could starve each other of a window for ever.
+    And whether it is the last resort (R5.6): when everybody is spared, nothing was built and nothing is out, nobody is
+    spared. Without it, residents that prepaid their generation could starve each other of a window for ever.
     """
-    victim = choose_victim(desk, spares_covered=True)
+    victim, is_last_resort = choose_victim(desk, spares_covered=True), False
     if victim is None and build.is_empty and not desk.rounds_in_flight:
-        victim = choose_victim(desk, spares_covered=False)
-    if victim is not None and victim.resources.results_in_flight:
+        victim, is_last_resort = choose_victim(desk, spares_covered=False), True
+    if victim is None:
+        return None
+    if victim.resources.results_in_flight:
         build.output.note(NoteKind.DEFERRED, victim.key, 0, 0, victim.resources.results_in_flight)
         return None
-    return victim
+    return victim, is_last_resort
 
 
-def _grant(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> bool:
-    """Offer what was freed: to decodes that were blocked if the blocker is one or is gone, else to the blocker.
+def _grant(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates, *, decodes_first: bool) -> bool:
+    """Offer what was freed to decodes that were blocked, then to the blocker; if that is gone, to a prompt first (R5.2).
 
+    With `decodes_first` never to a prompt before a decode: it might only come to stand where the victim stood (R5.6).
     A victim of this round gets nothing back, or the two would swap places for ever.
     """
     blocker = feedback.capacity_blocker
-    if blocker is not None and blocker.key in build.retracted and _grant_to_prefill(desk, build, feedback, line):
+    is_gone = blocker is not None and blocker.key in build.retracted
+    if is_gone and not decodes_first and _grant_to_prefill(desk, build, feedback, line):
         return True
     if _grant_to_decodes(desk, build, feedback):
         return True

@@ -15,6 +15,7 @@ from tokenspeed.sampling import SamplingParams
 NUMBERS = [
     "memory_bytes",
     "device_blocks",
+    "host_memory_bytes",
     "prefix_granularity",
     "max_context_tokens",
     "threads",
@@ -65,6 +66,7 @@ def test_zero_is_refused_where_it_means_nothing(name: str) -> None:
         ({"max_overtakes": -1}, "max_overtakes=-1 must be a whole number between 0 and 2147483647, or null"),
         ({"max_batch_size": 64, "max_scheduled_tokens": 64}, "must exceed max_batch_size=64"),
         ({"memory_bytes": 10, "device_blocks": 10}, "both size the cache: give one"),
+        ({"host_memory_bytes": 10, "prefix_cache": False}, "keeps cached pages, but prefix_cache=False caches none"),
         ({"record": "/no/such/folder/x"}, "record='/no/such/folder/x' must lie in a folder that exists"),
     ],
     ids=lambda value: str(value)[:30] if isinstance(value, dict) else "",

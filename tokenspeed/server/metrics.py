@@ -13,6 +13,8 @@ COUNTERS = {
     "prompt_tokens": "Prompt tokens of admitted requests; each prompt counts once.",
     "cached_tokens": "Prompt tokens taken from the prefix cache.",
     "generated_tokens": "Tokens generated.",
+    "stored_blocks": "Blocks copied to the host tier.",
+    "loaded_blocks": "Blocks copied back from the host tier.",
 }
 
 
@@ -62,5 +64,7 @@ class EngineCollector:
         blocks.add_metric(["free"], stats.free_blocks)
         yield blocks
         yield GaugeMetricFamily("tokenspeed_cache_blocks_total", "Blocks of the pool.", stats.total_blocks)
+        yield GaugeMetricFamily("tokenspeed_host_blocks", "Blocks of the host tier in use.", stats.host_used_blocks)
+        yield GaugeMetricFamily("tokenspeed_host_blocks_total", "Blocks of the host tier.", stats.host_total_blocks)
         for name, meaning in COUNTERS.items():
             yield CounterMetricFamily(f"tokenspeed_{name}", meaning, getattr(stats, name))
