@@ -147,12 +147,15 @@ class Feedback:
             self._line.waiting.join(request)
 
     def remote_landed(self, event: RemotePrefillDone) -> None:
-        """A prompt is here with its first tokens. Of a request that is over only the pages are let go of (F1)."""
+        """A prompt is here with its first tokens.
+
+        Of a request that is over, or that was rolled back meanwhile, only the pages are let go of (F1).
+        """
         if not self._transfers.is_awaited(event.key, event.attempt):
             return
         self._transfers.end(event.key)
         request = self._requests.get(event.key)
-        if request is None:
+        if request is None or not isinstance(request.state, RemotePrefilling):
             return
         tokens = view(event.tokens)
         assert len(tokens), f"the prefill of request {event.key} landed without a token"
@@ -173,21 +176,20 @@ class Feedback:
 
     def transfer_failed(self, event: TransferFailed) -> list[Ended]:
         """The peer will not do its half. A prompt that had pages for it is computed here, if so configured (F4)."""
-        request = self._requests.get(event.key)
-        if event.key in self._transfers:
-            if not self._transfers.is_awaited(event.key, event.attempt):
-                return []
-            self._transfers.end(event.key)
-            if isinstance(request and request.state, RemotePrefilling) and self._recomputes_failed_transfers:
-                self._roll_back([event.key])
-                return []
-        elif request is None or event.attempt != request.retraction_count:
-            return []  # of an attempt that is over
-        elif self._role is Role.DECODE and not isinstance(request.state, Bootstrapping | Submitted):
-            return []  # it has landed
-        if request is None:
+        has_begun = event.key in self._transfers
+        if has_begun and not self._transfers.is_awaited(event.key, event.attempt):
             return []
-        may_move = isinstance(request.state, Bootstrapping | Submitted | RemotePrefilling | PrefillDone)
+        self._transfers.end(event.key)
+        request = self._requests.get(event.key)
+        if request is None or event.attempt != request.retraction_count:
+            return []  # over, or rolled back meanwhile: only the pages were waited for
+        state = request.state
+        if isinstance(state, RemotePrefilling) and self._recomputes_failed_transfers:
+            self._roll_back([event.key])
+            return []
+        if self._role is Role.DECODE and not isinstance(state, Bootstrapping | Submitted | RemotePrefilling):
+            return []  # it has landed before
+        may_move = isinstance(state, Bootstrapping | Submitted | RemotePrefilling | PrefillDone)
         request.apply(event if may_move else Finish(event.key, FinishReason.ERROR))
         return [Ended(event.key, FinishReason.ERROR, event.message)]
 

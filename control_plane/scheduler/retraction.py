@@ -85,7 +85,7 @@ def _quiescent_victim(desk: Desk, build: PlanBuild) -> tuple[Request, bool] | No
 
 
 def _grant(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates, *, decodes_first: bool) -> bool:
-    """Offer what was freed to decodes that were blocked, then to the blocker; if that is gone, to a prompt first (R5.2).
+    """Offer what was freed to blocked decodes, then to the blocker; if the blocker is gone, to a prompt first (R5.2).
 
     With `decodes_first` never to a prompt before a decode: it might only come to stand where the victim stood (R5.6).
     A victim of this round gets nothing back, or the two would swap places for ever.

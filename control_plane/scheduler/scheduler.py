@@ -11,7 +11,7 @@ from control_plane.config import MAX_INT32, Role, SchedulerConfig
 from control_plane.errors import ConfigError, RequestRejected
 from control_plane.fsm.request import Request
 from control_plane.fsm.resources import ForwardResources
-from control_plane.fsm.states import resources_of
+from control_plane.fsm.states import RemotePrefilling, resources_of
 from control_plane.messages import (
     Abort,
     Bootstrapped,
@@ -219,7 +219,9 @@ class Scheduler:
 
     def awaits_peer(self, key: int, attempt: int) -> bool:
         """Whether a transfer of this request and attempt is going on, so that what it brings counts."""
-        return key in self.requests and self.transfers.is_awaited(key, attempt)
+        request = self.requests.get(key)
+        is_waiting = request is not None and isinstance(request.state, RemotePrefilling)
+        return is_waiting and self.transfers.is_awaited(key, attempt)
 
     @property
     def role(self) -> Role:

@@ -63,9 +63,9 @@ def test_each_retraction_secures_more(rounds: Rounds) -> None:
 
 
 def test_a_covered_decode_is_served_before_a_prompt_that_would_only_take_a_victims_place(rounds: Rounds) -> None:
-    """R5.6, §8.3: two prompts took turns for ever, each thrown out as its own blocker, while a decode stayed blocked."""
+    """R5.6, §8.3: two prompts took turns for ever, each thrown out as its own blocker, beside a blocked decode."""
     groups = (CacheGroupConfig("sliding", GroupKind.SLIDING, 16, window=40),)
-    rounds.configure(P=32, groups=groups, pool=6, budget_tokens=34, batch=2, mixed=False)
+    rounds.configure(P=32, groups=groups, pool=6, budget_tokens=3, batch=2, mixed=False, max_context_tokens=160)
     rounds.submit(a=(123, 25), b=(150, 10), c=(149, 9))
     rounds.run_to_end(limit=1000)
     assert [len(tokens) for tokens in rounds.outputs.values()] == [25, 10, 9]
