@@ -81,6 +81,7 @@ def device_options(config: EngineConfig) -> "DeviceOptions":
         memory_bytes=config.memory_bytes,
         host_memory_bytes=config.host_memory_bytes,
         threads=config.threads,
+        check_order=config.check_order,
     )
 
 

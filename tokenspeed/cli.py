@@ -67,6 +67,9 @@ def serve(
     overlap: Overlap = None,
     threads: Threads = None,
     record: Record = None,
+    check_order: Annotated[
+        bool | None, typer.Option("--check-order", help="Check the order of all device operations; slow.")
+    ] = None,
     model_name: Annotated[list[str] | None, typer.Option(help="Name for clients to ask for; may be repeated.")] = None,
     api_key: Annotated[
         str | None, typer.Option(envvar="TOKENSPEED_API_KEY", help="Key that clients must send.")
@@ -91,6 +94,7 @@ def serve(
             overlap_depth=None if overlap is None else int(overlap),
             threads=threads,
             record=record,
+            check_order=check_order,
             model_names=model_name or None,
             api_key=api_key,
             max_queued_requests=max_queued_requests,

@@ -27,7 +27,8 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     Scheduling (see `control_plane.SchedulerConfig`):
       `max_scheduled_tokens` bounds the tokens of a round, `max_batch_size` its requests. `overlap_depth` 1 plans a
       round while the one before computes.
-    `record` names a file that keeps every round, for `tokenspeed trace replay`.
+    `record` names a file that keeps every round, for `tokenspeed trace replay`. With `check_order` every pair of device
+    operations is checked for an order between them, and one without is logged as an error: slow, for hunting a fault.
     The server:
       `model_names` are the names clients may ask for (none: the model's own), the first one is shown. `api_key` is
       required of clients if set. Beyond `max_batch_size + max_queued_requests` unfinished generations, new ones are
@@ -53,6 +54,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     max_overtakes: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = 32
 
     record: Text | None = None
+    check_order: bool = False
 
     host: Text = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000

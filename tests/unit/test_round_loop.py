@@ -136,6 +136,23 @@ async def test_a_result_behind_a_failure_reaches_nobody_of_it() -> None:
         assert not scheduler.requests
 
 
+async def test_results_behind_a_withheld_forward_do_not_count() -> None:
+    """R7.5: both rounds report before the loop takes a turn; the request prefills again and says every token once."""
+    device = SimulatedDevice(lose={1})
+    async with _running(device, overlap_depth=1) as (loop, scheduler):
+        stream = loop.submit(_spec("a"))
+        await _settle()
+        assert device.plans_out == 2
+        device.land()
+        device.land()
+        await _settle()
+        assert scheduler.stats().retractions == 1
+        while not stream.is_ended:
+            device.land()
+            await _settle()
+        assert await _all(stream) == Output((1006, 1007, 1008), FinishReason.LENGTH)
+
+
 async def test_a_request_that_cannot_run_is_refused_at_once() -> None:
     """A1: the error is raised by submit, with the numbers; the loop does not see it."""
     async with _running(SimulatedDevice(), pool=4) as (loop, _):

@@ -8,7 +8,7 @@ import pytest
 from control_plane import Scheduler, WireError
 from control_plane.messages import Abort, Finish, FinishReason, RequestSpec
 from control_plane.messages.columns import pack
-from control_plane.messages.wire import decode_plan, encode_plan
+from control_plane.messages.wire import SCHEMA_VERSION, decode_plan, encode_plan
 from control_plane.rounds.record import RecordingScheduler
 from control_plane.rounds.replay import replay
 from control_plane.rounds.trace import FrameKind, TraceReader, TraceWriter
@@ -105,6 +105,6 @@ def test_what_is_not_a_recording_is_refused(tmp_path: Path) -> None:
     path.write_bytes(whole[:30])
     with pytest.raises(WireError, match="breaks off"):
         TraceReader(path)
-    path.write_bytes(whole.replace(b"\xa6schema\x01", b"\xa6schema\x7f", 1))
+    path.write_bytes(whole.replace(b"\xa6schema" + bytes([SCHEMA_VERSION]), b"\xa6schema\x7f", 1))
     with pytest.raises(WireError, match="schema 127"):
         TraceReader(path)
