@@ -124,6 +124,17 @@ class SchedulerConfig(Struct, frozen=True, omit_defaults=True, kw_only=True):
             return window + max(window, self.prefix_granularity)
         return 1
 
+    @property
+    def overtakes_allowed(self) -> int | None:
+        """How many later prompts may pass one that waits for blocks; None: any number.
+
+        Split roles keep the order of submission: each engine could else hold what the other one waits for. (None is the
+        reference's way, for comparing with it.)
+        """
+        if self.role is Role.FUSED or self.max_overtakes is None:
+            return self.max_overtakes
+        return 0
+
     def validate(self) -> None:
         """Raise ConfigError naming every field that cannot work, or return."""
         problems = _number_problems(self) or _relation_problems(self)

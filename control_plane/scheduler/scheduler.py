@@ -70,7 +70,7 @@ class Scheduler:
         self.requests: dict[int, Request] = {}
         self.transfers = Transfers(self._coordinator)
         self._line = Candidates(
-            self._coordinator, max_overtakes=config.max_overtakes, hands_over=self.role is Role.PREFILL
+            self._coordinator, max_overtakes=config.overtakes_allowed, hands_over=self.role is Role.PREFILL
         )
         self._feedback = Feedback(
             coordinator=self._coordinator,
