@@ -34,7 +34,7 @@ class HostCopies:
 
     @property
     def loads_out(self) -> int:
-        """Load-backs that were not acknowledged."""
+        """Load-backs that were not acknowledged, and that somebody still counts on."""
         return self._coordinator.host.loads_out
 
     @property

@@ -202,7 +202,7 @@ class Scheduler:
         if plan.has_work:
             self._round += 1
             self._flights.scheduled(plan)
-        awaits_others = self._flights or self._coordinator.host.copies_out or self.transfers or self._line.bootstrapping
+        awaits_others = self._flights or self._coordinator.host.is_moving or self.transfers or self._line.bootstrapping
         is_stalled = bool(self.requests) and not plan.has_work and not awaits_others
         if self._stall_watch.observe(is_stalled=is_stalled):
             self._stall_report = self._describe_stall()

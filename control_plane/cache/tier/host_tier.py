@@ -92,8 +92,8 @@ class HostTier:
 
     @property
     def loads_out(self) -> int:
-        """Load-backs that were not acknowledged."""
-        return len(self._loads)
+        """Load-backs that were not acknowledged, and that somebody still counts on."""
+        return sum(bool(ticket.readers) for ticket in self._loads.values())
 
     @property
     def pinned_stores_out(self) -> int:
@@ -102,8 +102,13 @@ class HostTier:
 
     @property
     def copies_out(self) -> int:
-        """Stores and load-backs that were not acknowledged."""
+        """Stores and load-backs that were not acknowledged, given up or not: they hold blocks."""
         return len(self._stores) + len(self._loads)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether an acknowledgement is on its way that something may wait for."""
+        return bool(self._stores) or self.loads_out > 0
 
     def being_stored_for(self, owner: int) -> Iterator[Piece]:
         """The pieces that are on their way here for this request."""
@@ -272,6 +277,7 @@ class NoHostTier:
     """The device's blocks are all there is."""
 
     loads_out = pinned_stores_out = copies_out = stored_blocks = loaded_blocks = 0
+    is_moving = False
 
     def being_stored_for(self, owner: int) -> Iterator[Piece]:
         """Nothing is."""
