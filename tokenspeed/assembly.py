@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from control_plane import CacheGroupConfig, CapacityModel, ConfigError, GroupKind, Scheduler, SchedulerConfig
@@ -123,6 +123,21 @@ def scheduler_config(config: EngineConfig, specs: "DeviceSpecs") -> SchedulerCon
     )
 
 
+def cache_groups(layouts: "Iterable[GroupLayout]") -> tuple[CacheGroupConfig, ...]:
+    """Groups as the device laid them out, in the scheduler's words."""
+    return tuple(
+        CacheGroupConfig(
+            id=group.id,
+            kind=GroupKind(group.kind),
+            block_granularity=group.block_granularity,
+            packing=group.packing,
+            window=group.window,
+            replayable=group.replayable,
+        )
+        for group in layouts
+    )
+
+
 def full_house_blocks(config: EngineConfig, groups: "tuple[GroupLayout, ...]", context_tokens: int) -> int:
     """LCM blocks that `max_batch_size` requests of the longest context use at once: a larger pool only caches."""
     model = CapacityModel(_scheduler_config(config, groups, context_tokens, device_blocks=1))
@@ -144,17 +159,7 @@ def _scheduler_config(
         max_batch_size=config.max_batch_size,
         device_blocks=device_blocks,
         host_blocks=host_blocks,
-        groups=tuple(
-            CacheGroupConfig(
-                id=group.id,
-                kind=GroupKind(group.kind),
-                block_granularity=group.block_granularity,
-                packing=group.packing,
-                window=group.window,
-                replayable=group.replayable,
-            )
-            for group in groups
-        ),
+        groups=cache_groups(groups),
         max_context_tokens=context_tokens,
         overlap_depth=config.overlap_depth,
         mixed=config.mixed,

@@ -1,6 +1,6 @@
 """A runner behind the real scheduler and an inline device: submissions in, outputs and plans out."""
 
-from control_plane.config import CacheGroupConfig, GroupKind, SchedulerConfig
+from control_plane.config import SchedulerConfig
 from control_plane.loop.commit import StopRule, StopRules, commit
 from control_plane.messages import ExecutionPlan, RequestSpec
 from control_plane.messages.columns import pack
@@ -8,6 +8,7 @@ from control_plane.messages.wire import decode_events
 from control_plane.scheduler.scheduler import Scheduler
 from data_plane.builder import DeviceOptions, build_device
 from data_plane.model.base import ModelRunner
+from tokenspeed.assembly import cache_groups
 
 
 class Served:
@@ -34,23 +35,12 @@ class Served:
             host_blocks=host_blocks,
         )
         specs, self._device = build_device(options, runner=runner, progress=lambda line: None, inline=True)
-        groups = tuple(
-            CacheGroupConfig(
-                id=group.id,
-                kind=GroupKind(group.kind),
-                block_granularity=group.block_granularity,
-                packing=group.packing,
-                window=group.window,
-                replayable=group.replayable,
-            )
-            for group in specs.groups
-        )
         config = SchedulerConfig(
             prefix_granularity=prefix_granularity,
             max_scheduled_tokens=max_scheduled_tokens,
             max_batch_size=8,
             device_blocks=device_blocks,
-            groups=groups,
+            groups=cache_groups(specs.groups),
             max_context_tokens=context,
             overlap_depth=overlap_depth,
             host_blocks=host_blocks,

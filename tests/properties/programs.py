@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec import Struct, structs
 
-from control_plane import CacheGroupConfig, GroupKind, RequestRejected, Scheduler, SchedulerConfig
+from control_plane import GroupKind, RequestRejected, Scheduler, SchedulerConfig
 from control_plane.loop.commit import StopRule, StopRules, commit
 from control_plane.messages import Abort, Event, RequestSpec, Sampling
 from control_plane.messages.columns import pack
@@ -24,6 +24,7 @@ from data_plane.ops.faulty_copies import FaultyCopies
 from data_plane.rounds import Rounds
 from data_plane.streams.inline_streams import InlineStreams
 from data_plane.streams.sim_streams import SimStreams
+from tokenspeed.assembly import cache_groups
 
 STOP_TOKEN = 0
 
@@ -87,17 +88,7 @@ class Setting(Struct, frozen=True):
             max_scheduled_tokens=self.budget_tokens,
             max_batch_size=self.batch,
             device_blocks=self.pool,
-            groups=tuple(
-                CacheGroupConfig(
-                    group.id,
-                    GroupKind(group.kind),
-                    block_granularity=group.block_granularity,
-                    packing=group.packing,
-                    window=group.window,
-                    replayable=group.replayable,
-                )
-                for group in groups
-            ),
+            groups=cache_groups(groups),
             max_context_tokens=self.context_tokens,
             overlap_depth=self.overlap_depth,
             mixed=self.mixed,

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from control_plane import CacheGroupConfig, GroupKind, Role, Scheduler, SchedulerConfig
+from control_plane import Role, Scheduler, SchedulerConfig
 from control_plane.loop.commit import StopRule, StopRules, commit
 from control_plane.messages import Abort, Bootstrapped, Event, ExecutionPlan, RequestSpec, Sampling
 from control_plane.messages.columns import pack
@@ -25,6 +25,7 @@ from data_plane.streams.host_streams import HostStreams
 from data_plane.streams.sim_streams import SimStreams
 from data_plane.transfer.ends import WrapPages
 from data_plane.transfer.rendezvous import Rendezvous, Side
+from tokenspeed.assembly import cache_groups
 
 STOP_TOKEN = 0
 CONTEXT = 100
@@ -100,17 +101,7 @@ class Engine:
             copies=copies,
             remote=remote,
         )
-        groups = tuple(
-            CacheGroupConfig(
-                group.id,
-                GroupKind(group.kind),
-                block_granularity=group.block_granularity,
-                packing=group.packing,
-                window=group.window,
-                replayable=group.replayable,
-            )
-            for group in specs.groups
-        )
+        groups = cache_groups(specs.groups)
         defaults = {"max_scheduled_tokens": 24, "max_batch_size": 4, "max_context_tokens": CONTEXT}
         self.scheduler = Scheduler(
             SchedulerConfig(
