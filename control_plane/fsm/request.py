@@ -39,6 +39,7 @@ class Request:
         self.limit_tokens = limit_tokens
         self.retraction_count = 0
         self.is_generation_covered = False  # whether its admission secured all that it may still generate (R7.4)
+        self.starts_afresh = False  # whether its next admission, if it is alone, drops the device's cache first
         self._release = release
 
     @property

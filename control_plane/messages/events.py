@@ -77,7 +77,11 @@ class LoadBackDone(Struct, frozen=True, tag=True, array_like=True, gc=False):
 
 
 class Bootstrapped(Struct, frozen=True, tag=True, array_like=True, gc=False):
-    """The two engines that share a request know each other: it may be scheduled."""
+    """The two engines that share a request know each other: it may be scheduled.
+
+    Both must hear of requests in the order of submission, or the prefilling one only when the other has given the
+    request its pages: else each could hold what the other one waits for.
+    """
 
     key: int
 

@@ -108,6 +108,9 @@ class Admission:
 
         None: the budget that is left is too small for its first chunk.
         """
+        if request.starts_afresh and not self._resident.count:
+            # What is cached lies scattered, and so would be whatever is placed beside it: pack from the beginning.
+            self._coordinator.clear_cache()
         hit = self._probe(request)
         outcome = self._try_first_chunk(request, hit, budget_tokens, round_number, output)
         if isinstance(outcome, Refused) and hit.tokens and not self._resident.count:

@@ -40,7 +40,8 @@ def retract_and_grant(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback,
     while (choice := _quiescent_victim(desk, build)) is not None:
         victim, is_last_resort = choice
         _retract(desk, build, feedback, line, victim)
-        if _grant(desk, build, feedback, line, decodes_first=is_last_resort) or not _can_join(desk, build, feedback):
+        decodes_first = is_last_resort or victim.retraction_count > 1
+        if _grant(desk, build, feedback, line, decodes_first=decodes_first) or not _can_join(desk, build, feedback):
             return
     if build.retracted and build.is_empty and not desk.rounds_in_flight:
         _start_over(desk, build, feedback, line)
@@ -87,7 +88,8 @@ def _quiescent_victim(desk: Desk, build: PlanBuild) -> tuple[Request, bool] | No
 def _grant(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates, *, decodes_first: bool) -> bool:
     """Offer what was freed to blocked decodes, then to the blocker; if the blocker is gone, to a prompt first (R5.2).
 
-    With `decodes_first` never to a prompt before a decode: it might only come to stand where the victim stood (R5.6).
+    With `decodes_first` never to a prompt before a decode: it might only come to stand where the victim stood, and the
+    two would take turns for ever (R5.6; the same for a victim that was thrown out before).
     A victim of this round gets nothing back, or the two would swap places for ever.
     """
     blocker = feedback.capacity_blocker
@@ -159,6 +161,8 @@ def _retract(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Ca
         )
     )
     victim.rebase(tokens)
+    # Alone and yet no room: its blocks lie scattered over parents that it needs for other groups.
+    victim.starts_afresh = not desk.resident.count and feedback.capacity_blocker is victim
     line.comes_back(victim)
     build.retracted[victim.key] = None
     given_back = desk.admission.available_blocks - blocks_before

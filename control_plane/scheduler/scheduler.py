@@ -344,7 +344,7 @@ class Scheduler:
         """A move dropped the bundle: pages, slot and places in line are given back, in this one place."""
         slot = resources.slot
         self._line.leaves_pages(request, slot)
-        if not self.transfers.owner_leaves(request.key, slot):
+        if not self.transfers.owner_leaves(request.key, request.retraction_count, slot):
             self._coordinator.free(slot)
         self.resident.leave(slot)
 

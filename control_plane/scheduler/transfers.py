@@ -47,9 +47,12 @@ class Transfers:
         if self._attempts.pop(key, None) is not None:
             self._coordinator.let_go(key)
 
-    def owner_leaves(self, key: int, slot: int) -> bool:
-        """A request gives up its pages. If a transfer is at them they are kept until it ends; False: none is."""
-        if key not in self._attempts:
+    def owner_leaves(self, key: int, attempt: int, slot: int) -> bool:
+        """A request gives up its pages. If a transfer is at them they are kept until it ends; False: none is.
+
+        One that was rolled back and came back meanwhile holds other pages, which no transfer knows.
+        """
+        if not self.is_awaited(key, attempt):
             return False
         self._coordinator.keep(slot, key)
         return True

@@ -79,6 +79,7 @@ class Rounds:
         self.keys: dict[str, int] = {}
         self.outputs: dict[str, list[int]] = {}
         self.reasons: dict[str, str] = {}
+        self.messages: dict[str, str] = {}  # of requests that the scheduler itself ended
         self.plans: list[ExecutionPlan] = []
 
     @property
@@ -183,6 +184,11 @@ class Rounds:
         for letter in self._device.land():
             self._advance(letter)
 
+    def land_all(self) -> None:
+        """Every plan that is out reports."""
+        while self._out:
+            self.land()
+
     def watch(self, follower: Follower) -> None:
         """From now on somebody follows this story."""
         self._followers.append(follower)
@@ -274,3 +280,4 @@ class Rounds:
         for end in ended:
             self._rules.drop(end.key)
             self.reasons[names[end.key]] = end.reason.value
+            self.messages[names[end.key]] = end.message
