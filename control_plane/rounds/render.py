@@ -26,6 +26,7 @@ class Narrator:
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
+        self._live: dict[int, None] = {}
         self._waiting: dict[int, None] = {}
         self._keys_of_round: dict[int, list[int]] = {}
 
@@ -33,19 +34,19 @@ class Narrator:
         """Requests entered."""
         for key, spec in zip(keys, specs, strict=True):
             self._names[key] = spec.id
-            self._waiting[key] = None
+            self._live[key] = self._waiting[key] = None
 
     def happened(self, events: Sequence[Event]) -> None:
         """Facts arrived; those that end or retract a request change who waits."""
         for event in events:
             match event:
                 case Finish(key=key) | Abort(key=key) | TransferFailed(key=key):
-                    self._waiting.pop(key, None)
-                case Retract(key=key):
+                    self._ended(key)
+                case Retract(key=key) if key in self._live:
                     self._waits_again(key)
                 case ForwardFailed(round=round_number):
                     for key in self._keys_of_round.get(round_number, ()):
-                        self._waiting.pop(key, None)
+                        self._ended(key)
                 case _:
                     continue  # nobody begins or ceases to wait
 
@@ -122,6 +123,10 @@ class Narrator:
 
     def _name(self, key: int) -> str:
         return self._names.get(key, str(key))
+
+    def _ended(self, key: int) -> None:
+        self._live.pop(key, None)
+        self._waiting.pop(key, None)
 
     def _waits_again(self, key: int) -> None:
         self._waiting = dict.fromkeys(sorted([*self._waiting, key]))

@@ -31,6 +31,7 @@ class HostCopies:
         self._coordinator = coordinator
         self._flights = flights
         self._due: list[Store] = []
+        self._stores_out_before = 0
 
     @property
     def loads_out(self) -> int:
@@ -39,8 +40,8 @@ class HostCopies:
 
     @property
     def pinned_stores_out(self) -> int:
-        """Stores out that hold device blocks until their acknowledgement."""
-        return self._coordinator.host.pinned_stores_out
+        """Stores that hold device blocks and were out before this round; they give them back by themselves."""
+        return self._stores_out_before
 
     def awaits_store(self, request: Request) -> bool:
         """Whether pages of a request are on their way to the host, and nowhere else by now."""
@@ -70,7 +71,8 @@ class HostCopies:
             self._due += self._pinned(self._computed_pieces(request), request.key)
 
     def take_due(self) -> list[Store]:
-        """Stores that the next plan must carry."""
+        """A round begins: the stores that its plan must carry."""
+        self._stores_out_before = self._coordinator.host.pinned_stores_out - len(self._due)
         due, self._due = self._due, []
         return due
 

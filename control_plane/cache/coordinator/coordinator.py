@@ -291,7 +291,8 @@ class CacheCoordinator:
         for (offset, _), block in zip(part.loads, taken, strict=True):
             page, ordinal = divmod(part.first + offset, per_page)
             self.index.insert(index, ordinal, digests[page], block, parent=digests[page - 1] if page else None)
-            self._holdings.first_listed(index, block, epoch=self._epoch, kind=BoundaryKind.ENDPOINT)
+            end = (page + 1) * self._prefix_granularity
+            self._holdings.first_listed(index, block, epoch=self._epoch, kind=BoundaryKind.ENDPOINT, end=end)
             self._holdings.share(index, block)
             blocks[offset] = block
         sources = [source for _, source in part.loads]

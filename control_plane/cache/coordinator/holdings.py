@@ -34,6 +34,7 @@ class Holdings:
         sizes = [(parents + 1) * group.packing for group in groups]
         self._references = [np.zeros(size, dtype=np.int32) for size in sizes]
         self._epochs = [np.zeros(size, dtype=np.int64) for size in sizes]
+        self._ends = [np.zeros(size, dtype=np.int32) for size in sizes]
         self._is_established = [np.zeros(size, dtype=np.bool_) for size in sizes]
 
     def is_held(self, group: int, block: int) -> bool:
@@ -77,8 +78,9 @@ class Holdings:
         self._epochs[group][block] = max(int(self._epochs[group][block]), epoch)
         self._is_established[group][block] |= kind > BoundaryKind.CHUNK
 
-    def first_listed(self, group: int, block: int, *, epoch: int, kind: BoundaryKind) -> None:
-        """A block gets its first name: whatever it was before does not count."""
+    def first_listed(self, group: int, block: int, *, epoch: int, kind: BoundaryKind, end: int) -> None:
+        """A block gets its first name: whatever it was before does not count. What it holds ends at token `end`."""
+        self._ends[group][block] = end
         self._epochs[group][block] = epoch
         self._is_established[group][block] = kind > BoundaryKind.CHUNK
 
@@ -103,7 +105,7 @@ class Holdings:
             else:
                 self._pool.give_back(group, block)
         for (epoch, category), run in runs.items():
-            self._order.enter(epoch, category, run)
+            self._order.enter(epoch, category, run, depth=self._depth(category, run))
         return unheld
 
     def releasable_parents(self, group: int, blocks: Sequence[int]) -> int:
@@ -156,6 +158,12 @@ class Holdings:
         if bound + self._pool.empty_count != self._pool.parents:
             problems.append(f"{bound} bound + {self._pool.empty_count} empty LCM blocks of {self._pool.parents}")
         return problems
+
+    def _depth(self, category: Category, run: Sequence[Victim]) -> int:
+        """How deep in a prefix a run ends; the others of its rank have no order by that."""
+        if category is not Category.CLOSED_PREFIX:
+            return 0
+        return max(int(self._ends[group][block]) for group, block in run)
 
     def _category(self, group: int, block: int) -> Category:
         if self._groups[group].is_prefix_closed:

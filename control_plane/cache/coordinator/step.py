@@ -136,8 +136,9 @@ class Step:
     def _list(self, group: int, page: int, ordinal: int, own: int, kind: BoundaryKind) -> None:
         digests = self._progress.digests
         self._index.insert(group, ordinal, digests[page], own, parent=digests[page - 1] if page else None)
-        self._holdings.first_listed(group, own, epoch=self._epoch, kind=kind)
-        self.listed.append((group, own, (page + 1) * self._page_tokens))
+        end = (page + 1) * self._page_tokens
+        self._holdings.first_listed(group, own, epoch=self._epoch, kind=kind, end=end)
+        self.listed.append((group, own, end))
 
     def _point_at(self, group: int, row: int, canonical: int, kind: BoundaryKind) -> int:
         self._holdings.share(group, canonical)

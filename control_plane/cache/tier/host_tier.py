@@ -81,6 +81,7 @@ class HostTier:
         sizes = [(config.host_blocks + 1) * packing for packing in packings]
         self._pins = [np.zeros(size, dtype=np.int32) for size in sizes]
         self._epochs = [np.zeros(size, dtype=np.int64) for size in sizes]
+        self._ends = [np.zeros(size, dtype=np.int32) for size in sizes]
         self._categories: list[dict[int, Category]] = [{} for _ in packings]
         self._being_stored: dict[Name, None] = {}
         self._stores: dict[int, StoreTicket] = {}
@@ -160,6 +161,7 @@ class HostTier:
                 continue
             self._index.insert(group, ordinal, digest, destination, parent=None)
             self._epochs[group][destination] = piece.epoch
+            self._ends[group][destination] = piece.end
             self._categories[group][destination] = piece.category
         if success:
             self.stored_blocks += len(ticket.pieces)
@@ -270,7 +272,10 @@ class HostTier:
             return int(self._epochs[group][block]), self._categories[group][block]
 
         for (epoch, category), run in groupby(sorted(blocks, key=rank), key=rank):
-            self._order.enter(epoch, category, list(run))
+            members = list(run)
+            is_closed = category is Category.CLOSED_PREFIX
+            depth = max(int(self._ends[group][block]) for group, block in members) if is_closed else 0
+            self._order.enter(epoch, category, members, depth=depth)
 
 
 class NoHostTier:
