@@ -113,7 +113,7 @@ class Admission:
             self._coordinator.clear_cache()
         hit = self._probe(request)
         outcome = self._try_first_chunk(request, hit, budget_tokens, round_number, output)
-        if isinstance(outcome, Refused) and hit.tokens and not self._resident.count:
+        if isinstance(outcome, Refused) and hit.tokens and self._is_alone:
             # Alone in the pool and yet no room: the hit's blocks lie scattered over parents that other groups need.
             nothing = self._coordinator.matcher.nothing()
             outcome = self._try_first_chunk(request, nothing, budget_tokens, round_number, output)
@@ -126,7 +126,7 @@ class Admission:
         """
         hit = self._probe(request)
         outcome = self._try_remote(request, hit, round_number, output)
-        if isinstance(outcome, Refused) and hit.tokens and not self._resident.count:
+        if isinstance(outcome, Refused) and hit.tokens and self._is_alone:
             outcome = self._try_remote(request, self._coordinator.matcher.nothing(), round_number, output)
         return Refusal(outcome, hit.awaited) if isinstance(outcome, Refused) else outcome
 
@@ -227,6 +227,11 @@ class Admission:
         request.apply(ScheduleFirstChunk(resources, window, request.prefill_tokens, demands[0].reserve_tokens))
         self._chunk_scheduled(request, resources.slot, window)
         return window
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether nobody holds blocks, and no copy or transfer either, which would give them back by itself."""
+        return not self._resident.count and not self._coordinator.is_held_outside
 
     def _first_reserve(self, request: Request, window: Window) -> PrefillReserve:
         """What a first admission holds beyond its window. Where nobody decodes, nothing grows (R3.4)."""

@@ -85,6 +85,11 @@ class CacheCoordinator:
         """
         return self.pool.empty_count + self._order.count
 
+    @property
+    def is_held_outside(self) -> bool:
+        """Whether copies or transfers hold blocks that they will give back."""
+        return self.host.is_moving or bool(self._kept)
+
     def probe_prefix(self, digests: Sequence[bytes], limit_tokens: int) -> PrefixHit:
         """The longest cached prefix within the limit. Claims nothing."""
         return self.matcher.match(digests, limit_tokens)
