@@ -105,7 +105,7 @@ def test_one_readmission_at_a_time(rounds: Rounds) -> None:
 
 
 def test_a_readmission_secures_a_longer_window(rounds: Rounds) -> None:
-    """R7.3: safe_steps is 4; after its first retraction a must be given room for 8 more tokens: 33 take 9 blocks, 1 is there."""
+    """R7.3: safe_steps is 4; after its first retraction a must have room for 8 more: 33 take 9 blocks, 1 is there."""
     rounds.configure(pool=12, host_blocks=20, safe_steps=4, batch=2)
     rounds.submit(a=(20, 24), b=(20, 24))
     rounds.run(25)
