@@ -72,7 +72,7 @@ class HostCopies:
 
     def take_due(self) -> list[Store]:
         """A round begins: the stores that its plan must carry."""
-        self._stores_out_before = self._coordinator.host.pinned_stores_out - len(self._due)
+        self._stores_out_before = self._coordinator.host.pinned_stores_out
         due, self._due = self._due, []
         return due
 

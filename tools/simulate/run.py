@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 
 from msgspec import Struct
 
+from tools.rounds import told_rounds
 from tools.simulate.draw_setting import draw_setting
 from tools.simulate.draw_steps import draw_climate, draw_steps
 from tools.simulate.program import Program, Setting, Step, Submit
-from tools.simulate.tell import told_rounds
 from tools.simulate.violation import Violation
 from tools.simulate.world import World
 
