@@ -219,7 +219,7 @@ class Candidates:
     def completes_prefill(self, request: Request) -> None:
         """The last chunk of a prompt is scheduled, or landed from a peer."""
         if self._hands_over:
-            self.completed.append(request)
+            bisect.insort(self.completed, request, key=_key)
         else:
             self.decoding.join(request.key, request.resources.slot)
 
