@@ -147,6 +147,12 @@ def schedule_readmission(desk: Desk, build: PlanBuild, feedback: AdmissionFeedba
     return _settles(build, line, request)
 
 
+def schedule_recovery(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> None:
+    """What a decoding engine prefills itself: a recovery that is under way, else the next readmission (R6.D)."""
+    if not schedule_resident_chunks(desk, build, feedback, line) and not build.has_prefill_progress:
+        schedule_readmission(desk, build, feedback, line)
+
+
 def seals_newcomers(build: PlanBuild, line: Candidates) -> bool:
     """Whether a retracted request waits to come back: no new prompt may take what it waits for (R7.2).
 

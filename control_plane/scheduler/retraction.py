@@ -15,7 +15,7 @@ from control_plane.scheduler.line import Candidates
 from control_plane.scheduler.phases import (
     Desk,
     schedule_blocked_decode,
-    schedule_readmission,
+    schedule_recovery,
     schedule_remote_prompt,
     schedule_resident_chunks,
     schedule_waiting,
@@ -120,8 +120,7 @@ def _grant_to_prefill(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback,
         schedule_remote_prompt(desk, build, feedback, line)
         if build.decodes or build.has_prefill_progress:
             return build.has_prefill_progress
-        if not schedule_resident_chunks(desk, build, feedback, line):
-            schedule_readmission(desk, build, feedback, line)
+        schedule_recovery(desk, build, feedback, line)
     elif _can_prefill(desk, build) and not schedule_resident_chunks(desk, build, feedback, line):
         schedule_waiting(desk, build, feedback, line)
     return build.has_prefill_progress

@@ -11,6 +11,7 @@ from control_plane.scheduler.phases import (
     schedule_decode_batch,
     schedule_new_prompts,
     schedule_readmission,
+    schedule_recovery,
     schedule_remote_prompt,
     schedule_resident_chunks,
     seals_newcomers,
@@ -55,8 +56,7 @@ def build_prefill_plan(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback
 
 def build_decode_plan(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> None:
     """A recovery has the round to itself; else the decodes, and beside them one prompt for the peer (R6.D)."""
-    if not schedule_resident_chunks(desk, build, feedback, line):
-        schedule_readmission(desk, build, feedback, line)
+    schedule_recovery(desk, build, feedback, line)
     if build.has_prefill_progress:
         return
     schedule_decode_batch(desk, build, feedback, line)
