@@ -7,9 +7,10 @@ import numpy as np
 import tokenspeed_scheduler as ts
 from msgspec import Struct
 
-from control_plane import CacheGroupConfig, GroupKind, Scheduler, SchedulerConfig
+from control_plane import Scheduler, SchedulerConfig
 from control_plane.messages import Abort, Event, ExecutionPlan, ExtendResult, Finish, RequestSpec
 from control_plane.messages.columns import count, pack, view
+from tests.reference.peer_reference import reference_config
 
 TOKEN = 7
 
@@ -81,40 +82,6 @@ class Ours:
             end = edit.first + count(edit.blocks)
             self.has_replaced |= any(edit.blocks) and edit.first < self._rows.get(row, 0)
             self._rows[row] = max(self._rows.get(row, 0), end) if edit.blocks else edit.first
-
-
-def reference_config(config: SchedulerConfig) -> Any:
-    """Our configuration in the reference's words: fused, without a host tier."""
-    c = ts.SchedulerConfig()
-    c.prefix_granularity = config.prefix_granularity
-    c.num_device_pages = config.device_blocks + 1
-    c.num_host_pages = 0
-    c.disable_l2_cache = True
-    c.enable_l3_storage = False
-    c.max_scheduled_tokens = config.max_scheduled_tokens
-    c.max_batch_size = config.max_batch_size
-    c.enable_mixed_prefill_decode = config.mixed
-    c.decode_input_tokens = config.decode_width
-    c.overlap_schedule_depth = config.overlap_depth
-    c.disable_prefix_cache = not config.prefix_cache
-    c.cache_groups = [_group(group, config.device_blocks + 1) for group in config.groups]
-    return c
-
-
-def _group(group: CacheGroupConfig, pages: int) -> Any:
-    fields: dict[str, Any] = {}
-    if group.kind is GroupKind.SLIDING:
-        fields["sliding_window_tokens"] = group.window
-        fields["replayable"] = group.replayable
-    return ts.CacheGroupConfig(
-        group_id=group.id,
-        block_granularity=group.block_granularity,
-        total_pages=pages,
-        cache_blocks_per_lcm_block=group.packing,
-        retention=ts.CacheRetention.SlidingWindow if group.kind is GroupKind.SLIDING else ts.CacheRetention.FullHistory,
-        family=ts.CacheGroupFamily.State if group.kind is GroupKind.STATE else ts.CacheGroupFamily.History,
-        **fields,
-    )
 
 
 class Reference:

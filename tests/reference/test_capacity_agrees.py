@@ -5,7 +5,7 @@ import random
 import tokenspeed_scheduler as ts
 
 from control_plane import CacheGroupConfig, CapacityModel, GroupKind, SchedulerConfig
-from tests.reference.peer import reference_config
+from tests.reference.peer_reference import reference_config
 
 
 def _config(draw: random.Random) -> SchedulerConfig:
