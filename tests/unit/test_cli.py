@@ -13,7 +13,9 @@ from typer.testing import CliRunner, Result
 from control_plane.messages.columns import pack, view
 from control_plane.messages.wire import decode_specs, encode_specs
 from control_plane.rounds.trace import FrameKind, TraceReader
-from tokenspeed.cli import app, bytes_of, example_request, settings_of
+from tokenspeed.cli import app
+from tokenspeed.commands.options import bytes_of, settings_of
+from tokenspeed.commands.serve import example_request
 
 STAMP = ["--model", "stamp", "--max-context-tokens", "512"]
 
