@@ -15,9 +15,10 @@ from tokenspeed.text.stamp import StampTokenizer
 from tokenspeed.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from data_plane.builder import DeviceOptions, DeviceSpecs
     from data_plane.handle import DeviceHandle
     from data_plane.model.base import GroupLayout, ModelRunner
+    from data_plane.options import DeviceOptions
+    from data_plane.specs import DeviceSpecs
 
 
 class LoadedDevice:
@@ -68,7 +69,7 @@ def load_device(config: EngineConfig, *, runner: "ModelRunner | None", progress:
 
 def device_options(config: EngineConfig) -> "DeviceOptions":
     """What the device side is asked to be."""
-    from data_plane.builder import DeviceOptions
+    from data_plane.options import DeviceOptions
 
     return DeviceOptions(
         model=config.model,

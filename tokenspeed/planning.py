@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct, structs
 
 from control_plane import CapacityModel, SchedulerConfig
-from data_plane.builder import DeviceSpecs, describe_device
+from data_plane.builder import describe_device
+from data_plane.specs import DeviceSpecs
 from tokenspeed.assembly import device_options, full_house_blocks, scheduler_config
 from tokenspeed.config import EngineConfig
 

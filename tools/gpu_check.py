@@ -47,7 +47,8 @@ def measure(device: str, steps: int) -> None:
     """Print decode tokens per second for each batch size."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from data_plane.builder import DeviceOptions, build_device
+    from data_plane.builder import build_device
+    from data_plane.options import DeviceOptions
     from data_plane.testing.drive import Driver
 
     shape = LlamaConfig(

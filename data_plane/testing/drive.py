@@ -8,8 +8,8 @@ from control_plane.errors import DeviceFailed
 from control_plane.messages import ExecutionPlan, ExtendResult, LoadBackDone, WriteBackDone
 from control_plane.messages.columns import view
 from control_plane.messages.wire import decode_events
-from data_plane.builder import DeviceSpecs
 from data_plane.handle import DeviceHandle
+from data_plane.specs import DeviceSpecs
 from data_plane.testing.plans import PlanWriter
 
 ANSWER_TIMEOUT_S = 300.0

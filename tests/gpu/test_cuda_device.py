@@ -9,9 +9,10 @@ import numpy as np
 from control_plane.messages import SlotBinding
 from control_plane.messages.columns import Int32s
 from data_plane.batch.rows import Rows
-from data_plane.builder import DeviceOptions, build_device
+from data_plane.builder import build_device
 from data_plane.memory.pinned import host_array
 from data_plane.model.base import DeviceMemory, GroupLayout, ModelFacts
+from data_plane.options import DeviceOptions
 from data_plane.testing.drive import Driver
 
 VOCABULARY = 997

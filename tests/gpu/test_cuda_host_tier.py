@@ -8,7 +8,7 @@ import pytest
 from control_plane.messages import LoadBack, Store, StoreSourceGuard
 from control_plane.messages.columns import pack
 from data_plane.accesses import NoAccesses
-from data_plane.builder import DeviceOptions, build_device
+from data_plane.builder import build_device
 from data_plane.lost import Lost
 from data_plane.memory.arena import Arena
 from data_plane.memory.device_memory import ArenaMemory
@@ -19,6 +19,7 @@ from data_plane.model.base import GroupLayout
 from data_plane.ops.block_copies import CudaBlockCopies
 from data_plane.ops.faulty_copies import CopyStep, FaultyCopies
 from data_plane.ops.host_tier import StreamedHostTier
+from data_plane.options import DeviceOptions
 from data_plane.streams.base import Streams
 from data_plane.testing.drive import Driver
 from tests.gpu.test_cuda_device import SumRunner, expected

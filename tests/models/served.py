@@ -6,8 +6,9 @@ from control_plane.messages import ExecutionPlan, RequestSpec
 from control_plane.messages.columns import pack
 from control_plane.messages.wire import decode_events
 from control_plane.scheduler.scheduler import Scheduler
-from data_plane.builder import DeviceOptions, build_device
+from data_plane.builder import build_device
 from data_plane.model.base import ModelRunner
+from data_plane.options import DeviceOptions
 from tokenspeed.assembly import cache_groups
 
 

@@ -14,13 +14,14 @@ from control_plane.messages import Abort, Event, RequestSpec, Sampling
 from control_plane.messages.columns import pack
 from control_plane.messages.wire import decode_events, encode_plan
 from control_plane.testing.checkers import PlanChecker
-from data_plane.builder import DeviceOptions, build_device
+from data_plane.builder import build_device
 from data_plane.forward_thread import Deliver, ForwardStepped
 from data_plane.model.base import GroupLayout, ModelRunner
 from data_plane.model.faulty import FaultyRunner
 from data_plane.model.stamp import StampOptions, StampRunner
 from data_plane.model.stamp_oracle import stamp_continuation
 from data_plane.ops.faulty_copies import FaultyCopies
+from data_plane.options import DeviceOptions
 from data_plane.rounds import Rounds
 from data_plane.streams.inline_streams import InlineStreams
 from data_plane.streams.sim_streams import SimStreams

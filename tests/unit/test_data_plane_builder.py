@@ -3,9 +3,10 @@
 import pytest
 
 from control_plane.errors import ConfigError
-from data_plane.builder import DeviceOptions, build_device
+from data_plane.builder import build_device
 from data_plane.cuda import has_cuda
 from data_plane.model.stamp import StampOptions, StampRunner
+from data_plane.options import DeviceOptions
 
 
 def test_the_facts_of_a_stamp_device() -> None:

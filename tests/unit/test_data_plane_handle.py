@@ -15,12 +15,13 @@ from control_plane.messages import Event, ExecutionPlan, ExtendResult, ForwardFa
 from control_plane.messages.columns import Int32s, pack, view
 from control_plane.messages.wire import decode_events, decode_plan, encode_plan
 from data_plane.batch.rows import Rows
-from data_plane.builder import DeviceOptions, build_device
+from data_plane.builder import build_device
 from data_plane.handle import DeviceHandle
 from data_plane.model.base import ModelRunner
 from data_plane.model.faulty import FaultyRunner
 from data_plane.model.stamp import StampRunner
 from data_plane.model.stamp_oracle import stamp_continuation
+from data_plane.options import DeviceOptions
 from data_plane.testing.plans import PlanWriter
 
 WAIT_S = 30.0

@@ -9,10 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from control_plane.messages import ExecutionPlan
-from data_plane.builder import DeviceOptions, build_device
+from data_plane.builder import build_device
 from data_plane.executor import Executor
 from data_plane.model.stamp import StampOptions, StampRunner
 from data_plane.ops.table_edits import HostTableEdits
+from data_plane.options import DeviceOptions
 from data_plane.ordering import OrderChecker, Violation
 from data_plane.streams.base import (
     NO_BLOCKS,

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.errors import ConfigError
-from data_plane.builder import DeviceOptions, build_device, describe_device
+from data_plane.builder import build_device, describe_device
 from data_plane.memory.host_pages import HostPages
 from data_plane.memory.layout import plan_layout
 from data_plane.model.base import GroupLayout
 from data_plane.ops.block_copies import runs
 from data_plane.ops.host_tier import CopyInFlight
 from data_plane.ops.staging import ALIGNMENT_BYTES, StagingRing
+from data_plane.options import DeviceOptions
 from data_plane.streams.inline_streams import InlineEvent
 
 WIDE = GroupLayout("wide", "full", 16, 96)

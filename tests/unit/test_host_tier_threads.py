@@ -12,10 +12,11 @@ from control_plane.messages import Event, ExtendResult, LoadBack, LoadBackDone, 
 from control_plane.messages.columns import Int32s, view
 from control_plane.messages.wire import decode_events
 from data_plane.batch.rows import Rows
-from data_plane.builder import DeviceOptions, build_device
+from data_plane.builder import build_device
 from data_plane.model.stamp import StampOptions, StampRunner
 from data_plane.model.stamp_oracle import stamp_continuation
 from data_plane.ops.block_copies import BlockCopies
+from data_plane.options import DeviceOptions
 from data_plane.testing.plans import PlanWriter, Stored
 
 WAIT_S = 30.0

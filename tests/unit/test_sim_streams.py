@@ -5,8 +5,9 @@ import pytest
 from control_plane.errors import DeviceFailed
 from control_plane.messages.columns import view
 from control_plane.messages.wire import decode_events
-from data_plane.builder import DeviceOptions, build_device
+from data_plane.builder import build_device
 from data_plane.forward_thread import Deliver, ForwardStepped
+from data_plane.options import DeviceOptions
 from data_plane.rounds import Rounds
 from data_plane.streams.sim_streams import SimEvent, SimStreams
 from data_plane.testing.plans import PlanWriter

@@ -351,7 +351,8 @@ def test_a_stamp_device_needs_neither_torch_nor_transformers() -> None:
     """A fresh interpreter builds one, runs a prompt through it, and has loaded none of them."""
     program = """
 import sys
-from data_plane.builder import DeviceOptions, build_device
+from data_plane.builder import build_device
+from data_plane.options import DeviceOptions
 from data_plane.testing.plans import PlanWriter
 specs, handle = build_device(DeviceOptions(model="stamp", max_batch_size=2))
 answers = []

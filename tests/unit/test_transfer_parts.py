@@ -5,13 +5,14 @@ import pytest
 from control_plane.errors import ConfigError
 from control_plane.messages import RemoteWork
 from control_plane.messages.columns import pack
-from data_plane.builder import DeviceOptions, build_device
+from data_plane.builder import build_device
 from data_plane.faults import PlanFault
 from data_plane.handle import DeviceHandle
 from data_plane.memory.tables import HostTables
 from data_plane.model.base import GroupLayout
 from data_plane.model.stamp import StampOptions, StampRunner
 from data_plane.ops.remote import DeviceParts, MakeRemote
+from data_plane.options import DeviceOptions
 from data_plane.transfer.pages import Half, columns_of_landing, pages_between
 from data_plane.transfer.rendezvous import Rendezvous, Side
 from data_plane.transfer.thread import TransferThread

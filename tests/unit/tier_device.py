@@ -7,12 +7,13 @@ from typing import Any
 from control_plane.messages import Event, ExecutionPlan, ExtendResult, LoadBackDone, WriteBackDone
 from control_plane.messages.columns import view
 from control_plane.messages.wire import decode_events
-from data_plane.builder import DeviceOptions, build_device
+from data_plane.builder import build_device
 from data_plane.forward_thread import Deliver, ForwardStepped
 from data_plane.model.base import ModelRunner
 from data_plane.model.stamp import StampOptions, StampRunner
 from data_plane.ops.block_copies import BlockCopies
 from data_plane.ops.faulty_copies import CopyStep, FaultyCopies
+from data_plane.options import DeviceOptions
 from data_plane.rounds import Rounds
 from data_plane.streams.sim_streams import SimStreams
 from data_plane.testing.plans import PlanWriter

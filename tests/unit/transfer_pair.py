@@ -14,12 +14,14 @@ from control_plane.messages import Abort, Bootstrapped, Event, ExecutionPlan, Re
 from control_plane.messages.columns import pack
 from control_plane.messages.wire import decode_events
 from control_plane.testing.checkers import PlanChecker
-from data_plane.builder import DeviceOptions, WrapCopies, build_device
+from data_plane.assembly import WrapCopies
+from data_plane.builder import build_device
 from data_plane.forward_thread import Deliver, ForwardStepped, ForwardThread
 from data_plane.model.base import ModelRunner
 from data_plane.model.stamp import StampOptions, StampRunner
 from data_plane.model.stamp_oracle import stamp_continuation
 from data_plane.ops.remote import DeviceParts, MakeRemote
+from data_plane.options import DeviceOptions
 from data_plane.rounds import Rounds
 from data_plane.streams.host_streams import HostStreams
 from data_plane.streams.sim_streams import SimStreams

@@ -9,9 +9,9 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from control_plane import Role, SchedulerConfig
-from data_plane.builder import DeviceOptions
 from data_plane.memory.layout import plan_layout
 from data_plane.model.stamp_options import StampOptions, group_layouts
+from data_plane.options import DeviceOptions
 from tokenspeed.assembly import cache_groups
 
 Kind = Literal["full", "sliding", "state"]
