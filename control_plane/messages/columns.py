@@ -20,6 +20,11 @@ def pack(values: Iterable[int] | Int32s) -> bytes:
     return np.array(values if isinstance(values, (list, tuple)) else list(values), dtype=INT32).tobytes()
 
 
+def repeat(value: int, count: int) -> bytes:
+    """The int32 column that holds `value` so many times."""
+    return value.to_bytes(type_bytes, "little", signed=True) * count
+
+
 def view(column: bytes) -> Int32s:
     """A read-only array over the bytes of a column. Raises WireError when they are not whole numbers."""
     if len(column) % type_bytes:

@@ -11,7 +11,7 @@ from control_plane.fsm.request import Request
 from control_plane.fsm.states import Prefilling
 from control_plane.fsm.tokens import Window
 from control_plane.messages import NoteKind
-from control_plane.messages.columns import Int32s
+from control_plane.messages.columns import Int32s, pack
 from control_plane.scheduler.admission import Admission, AdmissionFeedback, Refusal
 from control_plane.scheduler.host_copies import HostCopies
 from control_plane.scheduler.line import Candidates
@@ -65,23 +65,28 @@ class Desk(Protocol):
 def schedule_decode_batch(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> None:
     """Every decode that has a token left to make and a block to write to.
 
-    The steady part is a few vector operations; only requests that need a block or completed a page are looked at.
+    Only requests that need a block or completed a page are looked at. While the line stays as it is, its run says which
+    those are, and counts; the rest of this function is the same in plain words.
     """
     if not len(line.decoding):
         return
     keys, slots = line.decoding.columns()
     resident = desk.resident
-    planned = resident.planned[slots]
-    ready = planned < resident.limit[slots]  # never a step beyond the last token (D1)
-    overshoot = desk.admission.decode_overshoot(1) if build.decode_width > 1 else 0
-    needs_look = planned + overshoot > resident.writable_until[slots]
-    needs_look |= resident.landed[slots] > resident.next_event_at[slots]
-    for index in np.flatnonzero(needs_look & ready).tolist():
-        ready[index] = _admit_decode(desk, build, feedback, desk.requests[int(keys[index])])
+    run = resident.run_of(keys, slots, round_number=build.round_number)
+    rows = resident.rows_to_look_at(slots) if run is None else run.rows_to_look_at()
+    refused = [row for row in rows if not _admit_decode(desk, build, feedback, desk.requests[int(keys[row])])]
+    if run is not None:
+        if rows:
+            run.looked()
+        if not refused:
+            build.push_operation(Decodes(run.packed_keys, run.packed_slots, run.step(), len(run)))
+            return
+    ready = resident.has_step_left(slots)
+    ready[refused] = False
     if ready.all():
-        _push_decodes(desk, build, keys, slots, planned)
+        _push_decodes(desk, build, keys, slots)
     elif ready.any():
-        _push_decodes(desk, build, keys[ready], slots[ready], planned[ready])
+        _push_decodes(desk, build, keys[ready], slots[ready])
 
 
 def schedule_blocked_decode(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, request: Request) -> bool:
@@ -89,7 +94,7 @@ def schedule_blocked_decode(desk: Desk, build: PlanBuild, feedback: AdmissionFee
     if not _admit_decode(desk, build, feedback, request):
         return False
     slots = np.array([request.resources.slot], dtype=np.int32)
-    _push_decodes(desk, build, np.array([request.key], dtype=np.int32), slots, desk.resident.planned[slots])
+    _push_decodes(desk, build, np.array([request.key], dtype=np.int32), slots)
     return True
 
 
@@ -269,10 +274,9 @@ def _push_chunk(desk: Desk, build: PlanBuild, request: Request, window: Window) 
     build.push_operation(Extend(request, request.resources.slot, window, checkpoint))
 
 
-def _push_decodes(desk: Desk, build: PlanBuild, keys: Int32s, slots: Int32s, planned: Int32s) -> None:
-    desk.resident.planned[slots] = planned + 1
-    desk.resident.forwards_out[slots] += 1
-    build.push_operation(Decodes(keys, slots, planned - 1))
+def _push_decodes(desk: Desk, build: PlanBuild, keys: Int32s, slots: Int32s) -> None:
+    positions = desk.resident.plan_step(slots)
+    build.push_operation(Decodes(pack(keys), pack(slots), pack(positions), len(slots)))
 
 
 def _note_refusal(build: PlanBuild, feedback: AdmissionFeedback, request: Request, refused: Refused) -> None:

@@ -3,7 +3,6 @@
 Role grammars and phases hold it; the admission layer sees only its `output` (fresh blocks and notes).
 """
 
-import numpy as np
 from msgspec import Struct
 
 from control_plane.cache.coordinator.demand import Granted
@@ -21,7 +20,7 @@ from control_plane.messages import (
     SlotBinding,
     Store,
 )
-from control_plane.messages.columns import INT32, Int32s, pack
+from control_plane.messages.columns import pack, repeat
 
 
 class Extend(Struct, frozen=True):
@@ -44,11 +43,12 @@ class Extend(Struct, frozen=True):
 
 
 class Decodes(Struct, frozen=True):
-    """Decode steps join the batch: their slots, and the position of the token that each feeds."""
+    """Decode steps join the batch, as columns: their keys, slots, and the position of the token that each feeds."""
 
-    keys: Int32s
-    slots: Int32s
-    positions: Int32s
+    keys: bytes
+    slots: bytes
+    positions: bytes
+    row_count: int
 
 
 class RemotePrompt(Struct, frozen=True):
@@ -133,9 +133,9 @@ class PlanBuild:
             case Extend():
                 self.extends.append(operation)
                 self.budget_tokens -= operation.fed_tokens
-            case Decodes(slots=slots):
+            case Decodes(row_count=row_count):
                 self.decodes.append(operation)
-                self.budget_tokens -= len(slots) * self.decode_width
+                self.budget_tokens -= row_count * self.decode_width
             case RemotePrompt():
                 self.remote_prompts.append(operation)
             case HandOver():
@@ -185,22 +185,16 @@ class PlanBuild:
 
     def _batch(self) -> ForwardBatch:
         extends, decodes = self.extends, self.decodes
-        width = self.decode_width
-        if not extends and len(decodes) == 1:
-            (rows,) = decodes
-            lengths = np.full(len(rows.slots), width, dtype=INT32).tobytes()
-            return ForwardBatch(
-                pack(rows.keys), pack(rows.slots), 0, lengths, pack(rows.positions), b"", b"", b"", b"", width
-            )
+        decode_rows = sum(each.row_count for each in decodes)
         return ForwardBatch(
-            keys=pack([e.request.key for e in extends]) + b"".join(pack(d.keys) for d in decodes),
-            slots=pack([e.slot for e in extends]) + b"".join(pack(d.slots) for d in decodes),
+            keys=pack([e.request.key for e in extends]) + b"".join(d.keys for d in decodes),
+            slots=pack([e.slot for e in extends]) + b"".join(d.slots for d in decodes),
             num_extends=len(extends),
-            input_lengths=pack([e.fed_tokens for e in extends]) + pack([width] * sum(len(d.slots) for d in decodes)),
-            prefix_lengths=pack([e.first_fed for e in extends]) + b"".join(pack(d.positions) for d in decodes),
+            input_lengths=pack([e.fed_tokens for e in extends]) + repeat(self.decode_width, decode_rows),
+            prefix_lengths=pack([e.first_fed for e in extends]) + b"".join(d.positions for d in decodes),
             prefill_lengths=pack([e.request.prefill_tokens for e in extends]),
             replay_lengths=pack([e.window.replay_tokens for e in extends]),
             checkpoints=pack([e.checkpoint for e in extends]),
             input_ids=b"".join(pack(e.request.tokens[e.first_fed : e.window.end]) for e in extends),
-            decode_width=width,
+            decode_width=self.decode_width,
         )

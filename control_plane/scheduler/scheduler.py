@@ -50,7 +50,8 @@ class Scheduler:
     the configuration cannot work, naming every problem.
     """
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, *, decode_runs: bool = True) -> None:
+        """Without `decode_runs` every round takes the plain path: same plans, dearer. For tests, which compare them."""
         config.validate()
         self.config = config
         self.capacity = CapacityModel(config)
@@ -62,7 +63,12 @@ class Scheduler:
         longest_tokens = self.max_single_request_tokens + config.decode_width * (2 + config.overlap_depth)
         # A reserve may reach past the last token that a request can have: by a growth block at most.
         self._coordinator = CacheCoordinator(config, longest_tokens=longest_tokens + config.prefix_granularity)
-        self.resident = ResidentTable(slots=config.max_batch_size, longest_tokens=longest_tokens)
+        self.resident = ResidentTable(
+            slots=config.max_batch_size,
+            longest_tokens=longest_tokens,
+            decode_width=config.decode_width,
+            has_runs=decode_runs,
+        )
         self._flights = FlightLog(self._coordinator)
         self._retraction_epochs = count(1)
         self.copies = HostCopies(config, self._coordinator, self._flights)
