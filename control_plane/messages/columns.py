@@ -17,7 +17,8 @@ def pack(values: Iterable[int] | Int32s) -> bytes:
     """The int32 column of `values`. Raises OverflowError when one does not fit."""
     if isinstance(values, np.ndarray):
         return values.astype(INT32, copy=False).tobytes()
-    return np.array(values if isinstance(values, (list, tuple)) else list(values), dtype=INT32).tobytes()
+    listed = values if isinstance(values, (list, tuple)) else list(values)
+    return np.array(listed, dtype=INT32).tobytes() if listed else b""
 
 
 def repeat(value: int, count: int) -> bytes:

@@ -9,12 +9,13 @@ before anybody reads them. The plain path, which needs no run and plans the same
 `phases.schedule_decode_batch` beside `ResidentTable.land`.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from control_plane.messages import ForwardBatch
 from control_plane.messages.columns import Int32s, pack, repeat, view
+from control_plane.scheduler.plan_build import Decodes
 
 if TYPE_CHECKING:
     from control_plane.scheduler.resident import ResidentTable
@@ -38,8 +39,6 @@ class DecodeRun:
         self.packed_keys = pack(keys)
         self.packed_slots = pack(slots)
         self.one_each = repeat(1, len(slots))
-        self._decode_width = decode_width
-        self._lengths = repeat(decode_width, len(slots))
         self._resident = resident
         self._planned_at_start = resident.planned[slots]
         self._landed_at_start = resident.landed[slots]
@@ -48,7 +47,11 @@ class DecodeRun:
         self._settled_steps = 0
         self._settled_landed_steps = 0
         self._steps_to_the_end = int((resident.limit[slots] - self._planned_at_start).min())
-        self.watch()
+        overshoot_tokens = 2 * (decode_width - 1)
+        self._steps_with_room = resident.writable_until[slots] - self._planned_at_start - overshoot_tokens
+        self._landed_without_event = resident.next_event_at[slots] - self._landed_at_start
+        self._overshoot_tokens = overshoot_tokens
+        self._set_quiet()
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -57,6 +60,16 @@ class DecodeRun:
     def is_complete(self) -> bool:
         """Whether every row has a token left to make (D1)."""
         return self.steps < self._steps_to_the_end
+
+    @property
+    def just_goes_on(self) -> bool:
+        """Whether the next step needs nothing but to be counted."""
+        return self.is_complete and not self.needs_look
+
+    @property
+    def has_just_looked(self) -> bool:
+        """Whether a row was looked at before the last step."""
+        return self.last_look == self.steps - 1
 
     @property
     def needs_look(self) -> bool:
@@ -70,42 +83,23 @@ class DecodeRun:
         is_due = (self._steps_with_room < self.steps) | (self._landed_without_event < self.landed_steps)
         return np.flatnonzero(is_due).tolist()
 
-    def watch(self) -> None:
-        """Read from the columns up to which step each row needs no look."""
-        resident, slots = self._resident, self.slots
-        overshoot_tokens = 2 * (self._decode_width - 1)
-        self._steps_with_room = resident.writable_until[slots] - self._planned_at_start - overshoot_tokens
-        self._landed_without_event = resident.next_event_at[slots] - self._landed_at_start
-        self._quiet_steps = int(self._steps_with_room.min())
-        self._quiet_landed_steps = int(self._landed_without_event.min())
-
-    def looked(self) -> None:
-        """Rows were looked at before this step."""
+    def looked_at(self, rows: Sequence[int]) -> None:
+        """Rows were looked at before this step: the columns say anew up to where they need no look."""
         self.last_look = self.steps
-        self.watch()
+        resident = self._resident
+        for row in rows:
+            slot = self.slots[row]
+            room_tokens = resident.writable_until[slot] - self._overshoot_tokens
+            self._steps_with_room[row] = room_tokens - self._planned_at_start[row]
+            self._landed_without_event[row] = resident.next_event_at[slot] - self._landed_at_start[row]
+        self._set_quiet()
 
-    def step(self) -> bytes:
-        """Plan one more step of every row. Returns the column of positions that it feeds."""
+    def step(self) -> Decodes:
+        """One more step of every row."""
         positions = self._positions.tobytes()
         self._positions += 1
         self.steps += 1
-        return positions
-
-    def batch(self) -> ForwardBatch:
-        """One more step of every row, as the whole batch of a round."""
-        positions = self.step()
-        return ForwardBatch(
-            self.packed_keys,
-            self.packed_slots,
-            0,
-            self._lengths,
-            positions,
-            b"",
-            b"",
-            b"",
-            b"",
-            self._decode_width,
-        )
+        return Decodes(self.packed_keys, self.packed_slots, positions, len(self.slots))
 
     def land(self, tokens: bytes) -> None:
         """The oldest step that is out sampled one token for every row (an int32 column)."""
@@ -120,3 +114,7 @@ class DecodeRun:
             self._settled_steps, self._settled_landed_steps = self.steps, self.landed_steps
             self._resident.count_on(self.slots, planned=planned, landed=landed)
 
+    def _set_quiet(self) -> None:
+        """Up to which step, planned and landed, no row needs a look."""
+        self._quiet_steps = int(self._steps_with_room.min())
+        self._quiet_landed_steps = int(self._landed_without_event.min())

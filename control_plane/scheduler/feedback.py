@@ -96,6 +96,25 @@ class Feedback:
         self.generated_tokens += len(tokens)
         self._copies.landed(report.storable)
 
+    def land_in_run(self, result: ExtendResult) -> bool:
+        """A forward landed that was one step of the decode run, a token for every row; False: `land` it.
+
+        The run's rows are the same since its first round, so whoever has a row in it is still its owner.
+        """
+        run = self._resident.run
+        if (
+            run is None
+            or result.round < run.first_round
+            or result.keys != run.packed_keys
+            or result.counts != run.one_each
+            or len(result.tokens) != len(run.one_each)
+            or not self._flights.reported_plainly(result.round, run.packed_keys)
+        ):
+            return False
+        run.land(result.tokens)
+        self.generated_tokens += len(run)
+        return True
+
     def fail(self, event: ForwardFailed) -> list[Ended]:
         """A forward raised: its requests end, and nothing that it should have computed stays in the cache.
 

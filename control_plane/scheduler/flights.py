@@ -12,7 +12,7 @@ from msgspec import Struct
 from control_plane.cache.coordinator.coordinator import CacheCoordinator
 from control_plane.cache.coordinator.demand import Listed
 from control_plane.cache.tier.host_tier import Piece
-from control_plane.messages import ExecutionPlan
+from control_plane.messages import ExecutionPlan, ForwardBatch
 from control_plane.messages.columns import Int32s, view
 
 
@@ -20,9 +20,22 @@ class Flight(Struct, frozen=True):
     """A forward that is out: whose rows it computes, from which position on."""
 
     round: int
-    keys: Int32s
-    slots: Int32s
-    begins: Int32s
+    batch: ForwardBatch
+
+    @property
+    def keys(self) -> Int32s:
+        """The request of each row."""
+        return view(self.batch.keys)
+
+    @property
+    def slots(self) -> Int32s:
+        """The slot of each row."""
+        return view(self.batch.slots)
+
+    @property
+    def begins(self) -> Int32s:
+        """The first position that each row computes."""
+        return view(self.batch.prefix_lengths)
 
 
 class Report(Struct, frozen=True):
@@ -61,9 +74,15 @@ class FlightLog:
         """A plan's batch is about to be out."""
         batch = plan.forward
         if batch is not None:
-            self._flights[plan.round] = Flight(
-                plan.round, view(batch.keys), view(batch.slots), view(batch.prefix_lengths)
-            )
+            self._flights[plan.round] = Flight(plan.round, batch)
+
+    def reported_plainly(self, round_number: int, keys: bytes) -> bool:
+        """A forward of exactly these rows reported, and nothing else was done on its account; False: ask `reported`."""
+        flight = self._flights.get(round_number)
+        if flight is None or flight.batch.keys != keys or round_number in self._accounts:
+            return False
+        del self._flights[round_number]
+        return True
 
     def reported(self, round_number: int) -> Report | None:
         """A forward reported. None: it is late, or reported before."""
@@ -128,7 +147,7 @@ class FlightLog:
     def _of(self, key: int) -> list[tuple[Flight, int]]:
         """The flights with a row of this request, and where the row begins."""
         return [
-            (flight, int(flight.begins[row]))
-            for flight in self._flights.values()
+            (flight, int(begins[row]))
+            for flight, begins in [(flight, flight.begins) for flight in self._flights.values()]
             for row in np.flatnonzero(flight.keys == key).tolist()
         ]

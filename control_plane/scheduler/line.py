@@ -204,6 +204,13 @@ class Candidates:
         self.completed: list[Request] = []  # to be handed over
         self.decoding = DecodeLine()
 
+    @property
+    def only_decodes(self) -> bool:
+        """Whether every live request decodes."""
+        return not (
+            self.waiting or self.prefilling or self.recovering or self.completed or self.remote or self.bootstrapping
+        )
+
     def comes_back(self, request: Request) -> None:
         """A request lost its pages: it waits at the place that its state gives it."""
         assert isinstance(request.state, Retracted), f"request {request.key} lost nothing"

@@ -77,9 +77,9 @@ def schedule_decode_batch(desk: Desk, build: PlanBuild, feedback: AdmissionFeedb
     refused = [row for row in rows if not _admit_decode(desk, build, feedback, desk.requests[int(keys[row])])]
     if run is not None:
         if rows:
-            run.looked()
+            run.looked_at(rows)
         if not refused:
-            build.push_operation(Decodes(run.packed_keys, run.packed_slots, run.step(), len(run)))
+            build.push_operation(run.step())
             return
     ready = resident.has_step_left(slots)
     ready[refused] = False

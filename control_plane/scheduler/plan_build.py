@@ -51,6 +51,12 @@ class Decodes(Struct, frozen=True):
     row_count: int
 
 
+def decode_batch(rows: Decodes, decode_width: int) -> ForwardBatch:
+    """The batch of a round that only decodes."""
+    lengths = repeat(decode_width, rows.row_count)
+    return ForwardBatch(rows.keys, rows.slots, 0, lengths, rows.positions, b"", b"", b"", b"", decode_width)
+
+
 class RemotePrompt(Struct, frozen=True):
     """A peer writes the pages of a prompt, beside the batch: no token of it is fed here."""
 
@@ -186,6 +192,8 @@ class PlanBuild:
     def _batch(self) -> ForwardBatch:
         extends, decodes = self.extends, self.decodes
         decode_rows = sum(each.row_count for each in decodes)
+        if not extends and len(decodes) == 1:
+            return decode_batch(decodes[0], self.decode_width)
         return ForwardBatch(
             keys=pack([e.request.key for e in extends]) + b"".join(d.keys for d in decodes),
             slots=pack([e.slot for e in extends]) + b"".join(d.slots for d in decodes),

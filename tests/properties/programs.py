@@ -1,7 +1,7 @@
 """Random programs: a configuration and a list of steps, run on a real scheduler and a stamp device."""
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -185,6 +185,7 @@ class Program:
         fail_ops: Collection[int] = (),
         store_delay: int = 0,
         order_seed: int | None = None,
+        scheduler: Callable[[SchedulerConfig], Scheduler] = Scheduler,
     ) -> None:
         """Stores are acknowledged after `store_delay` more rounds; those of `fail_ops`, and such load-backs, fail.
 
@@ -218,7 +219,7 @@ class Program:
             forward=self._make_forward,
             copies=partial(FaultyCopies, fail_ops=frozenset(fail_ops)),
         )
-        self.scheduler = Scheduler(setting.config(specs.groups))
+        self.scheduler = scheduler(setting.config(specs.groups))
         self._checker = PlanChecker(self.scheduler)
         self._answers: deque[bytes] = deque()
         self._device.start(self._answers.append)

@@ -34,26 +34,6 @@ def test_exactness_conservation_and_progress(setting: Setting, steps: list[Step]
     program.check_books()
 
 
-@given(setting=settings_of_programs(), steps=steps_of_programs)
-def test_the_vector_path_and_the_plain_path_plan_alike(setting: Setting, steps: list[Step]) -> None:
-    """Design §4: plans are the same bytes when every decode of every round goes through the objects.
-
-    And §8.2 within one process: twice the same program, twice the same plans.
-    """
-    hot, plain = Program(setting), Program(setting)
-    resident = plain.scheduler.resident
-    look_always = plain.scheduler.next_plan
-
-    def next_plan():  # type: ignore[no-untyped-def]
-        resident.next_event_at[:] = 0
-        return look_always()
-
-    plain.scheduler.next_plan = next_plan  # type: ignore[method-assign]
-    hot.run(steps)
-    plain.run(steps)
-    assert hot.plans == plain.plans
-
-
 @given(
     setting=settings_of_programs(), steps=steps_of_programs, fail=st.sets(st.integers(1, 40), min_size=1, max_size=5)
 )
