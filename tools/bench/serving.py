@@ -73,7 +73,7 @@ def measure_serving(load: Load) -> list[Turn]:
     """Start a server, then let it and the bare model have their turns."""
     bare = BareModel(load.model)
     turns = []
-    with running_server(load.model) as url:
+    with served(load.model) as url:
         # A first turn for both that does not count: caches fill, kernels are chosen.
         server_pace(url, load, load.prompts(load.repeats))
         bare_pace(bare, load, load.prompts(load.repeats))
@@ -181,12 +181,18 @@ async def stream_one(
     return arrivals
 
 
-@contextmanager
-def running_server(model: str) -> Iterator[str]:
-    """The URL of a server in a process of its own. Raises RuntimeError when it does not come up."""
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody has at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def served(model: str) -> Iterator[str]:
+    """The URL of a server of ours in a process of its own. Raises RuntimeError when it does not come up."""
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     process = subprocess.Popen([sys.executable, "-m", "tokenspeed", "serve", "--model", model, "--port", str(port)])
     try:
