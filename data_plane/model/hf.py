@@ -21,6 +21,7 @@ from data_plane.model.drivable import LAYER_TYPES, LayerFacts, check_config, che
 from data_plane.model.grouped import DecoderFacts, LayerCalls
 from data_plane.model.layer_groups import attention_groups
 from data_plane.model.probe import PROBE_TOKENS, Probe
+from data_plane.model.siblings import watching
 from data_plane.recurrence.geometry import StatePart
 
 IMPLEMENTATION = "tokenspeed_paged"
@@ -167,12 +168,19 @@ class HookedDecoder:
         return tuple(int(token) for token in (found if isinstance(found, (list, tuple)) else [found]))
 
     def _pack(self) -> None:
-        """Speed up the linear layers, unless the model reads their weights by itself."""
-        undo = pack_linears(self._model)
-        try:
+        """Speed up the linear layers: those with the same input together, else each alone, else none.
+
+        Some models read their weights by themselves, or need each product in memory of its own.
+        """
+        with watching(self._model) as siblings:
             self._probe()
-        except Exception:  # whatever it was, with the plain weights it worked a moment ago
-            undo()
+        for together in (siblings.groups(), []):
+            undo = pack_linears(self._model, together)
+            try:
+                self._probe()
+                return
+            except Exception:  # whatever it was, with the plain weights it worked a moment ago
+                undo()
 
 
 def load_decoder(folder: Path, *, device: str, dtype: str) -> HookedDecoder:
