@@ -10,7 +10,10 @@ from control_plane.messages import Abort, Bootstrapped, Event, Finish, RemotePre
 from control_plane.messages.columns import pack, view
 from control_plane.messages.wire import encode_plan
 from control_plane.testing.simulated_device import result_of
-from tests.properties.programs import Program, Setting, Step, settings_of_programs, steps_of_programs
+from tests.properties.programs import check, programs, share
+from tools.simulate.engine import Watch
+from tools.simulate.program import Program
+from tools.simulate.run import run
 
 
 class LooksAlways(Scheduler):
@@ -22,16 +25,17 @@ class LooksAlways(Scheduler):
         return super().next_plan()
 
 
-@given(setting=settings_of_programs(), steps=steps_of_programs)
-def test_runs_vectors_and_objects_plan_alike(setting: Setting, steps: list[Step]) -> None:
-    """And §8.2 within one process: the same program, the same plans."""
-    with_runs = Program(setting)
-    vectors = Program(setting, scheduler=lambda config: Scheduler(config, decode_runs=False))
-    objects = Program(setting, scheduler=lambda config: LooksAlways(config, decode_runs=False))
-    for program in (with_runs, vectors, objects):
-        program.run(steps)
-    assert with_runs.plans == vectors.plans
-    assert with_runs.plans == objects.plans
+@share(8)
+@given(program=programs())
+def test_runs_vectors_and_objects_plan_alike(program: Program) -> None:
+    """And §8.2 within one process: the same program, the same recording."""
+    with_runs = run(program)
+    vectors = run(program, watch=Watch(scheduler=lambda config: Scheduler(config, decode_runs=False)))
+    objects = run(program, watch=Watch(scheduler=lambda config: LooksAlways(config, decode_runs=False)))
+    for outcome in (with_runs, vectors, objects):
+        check(outcome)
+    assert with_runs.digest == vectors.digest
+    assert with_runs.digest == objects.digest
 
 
 GROUPS = {

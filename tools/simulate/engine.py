@@ -1,9 +1,12 @@
 """One engine: a scheduler, a stamp device, and between them a round loop that plans one round at a time."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from control_plane import Role, Scheduler
+from msgspec import Struct
+
+from control_plane import Role, Scheduler, SchedulerConfig
 from control_plane.loop.commit import Committed, StopRule, StopRules, commit
 from control_plane.loop.mailbox import Mailbox
 from control_plane.messages import (
@@ -41,6 +44,16 @@ LEAST_OF_MOST_RETRACTIONS = 20
 """Each makes the next admission secure more of the output (R7.3): so many more than that takes are all there can be."""
 
 
+class Watch(Struct, frozen=True):
+    """How a run is looked at, which must change nothing of it: every how many moves the books are added up.
+
+    `scheduler` makes each engine's scheduler; whatever it makes must plan as a plain one replays.
+    """
+
+    audits_every: int = 1
+    scheduler: Callable[[SchedulerConfig], Scheduler] = Scheduler
+
+
 class Engine:
     """Everything that it is told and that it plans goes to a recording; every plan is checked, every move audited.
 
@@ -56,12 +69,15 @@ class Engine:
         weather: Weather,
         recording: Path,
         remote: MakeRemote | None = None,
+        watch: Watch | None = None,
     ) -> None:
         """`remote` makes what does the work for a peer."""
         config = setting.config(role)
         self.role = role
         self.recording = recording
-        self.scheduler = Scheduler(config)
+        self._watch = watch or Watch()
+        self._moves = 0
+        self.scheduler = self._watch.scheduler(config)
         self.weather = weather
         self.rounds = 0
         self.mishaps = 0
@@ -89,11 +105,11 @@ class Engine:
         """Whether something arrived that was not looked at."""
         return self._mailbox.stats().waiting > 0
 
-    def submit(self, spec: RequestSpec) -> int:
-        """A request enters; its key. Raises RequestRejected."""
+    def submit(self, spec: RequestSpec, *, most_tokens: int) -> int:
+        """A request enters that stops after `most_tokens`; its key. Raises RequestRejected."""
         (key,) = self._recorder.submit([spec])
         limit = self.scheduler.max_new_tokens(spec)
-        self._rules.add(key, StopRule(stop_token_ids=spec.stop_token_ids, max_new_tokens=limit))
+        self._rules.add(key, StopRule(stop_token_ids=spec.stop_token_ids, max_new_tokens=min(limit, most_tokens)))
         self._most_retractions[key] = LEAST_OF_MOST_RETRACTIONS + limit // self.scheduler.config.safe_steps
         return key
 
@@ -148,7 +164,7 @@ class Engine:
         require(
             self.scheduler.clear_cache(also_host=True), "books", "the cache cannot be cleared, though nothing is out"
         )
-        self._audit()
+        self._add_up()
         stats = self.scheduler.stats()
         require(stats.free_blocks == stats.total_blocks, "books", f"blocks are lost: {stats}")
         require(not stats.host_used_blocks, "books", f"host blocks are lost: {stats}")
@@ -211,5 +227,10 @@ class Engine:
                 require(note.numbers[2] <= most, "livelock", message)
 
     def _audit(self) -> None:
+        self._moves += 1
+        if self._moves % self._watch.audits_every == 0:
+            self._add_up()
+
+    def _add_up(self) -> None:
         problems = self.scheduler.audit()
         require(not problems, "audit", "; ".join(problems))

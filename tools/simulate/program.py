@@ -118,12 +118,16 @@ class Setting(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 
 
 class Submit(Struct, frozen=True, repr_omit_defaults=True):
-    """A prompt: so many tokens of a base text that others share, then some of its own. `seed` 0 is greedy."""
+    """A prompt: so many tokens of a base text that others share, then some of its own. `seed` 0 is greedy.
+
+    With `stops_after` it ends after so many tokens, which only its client knows beforehand.
+    """
 
     base: int = 0
     shared_tokens: int = 0
     own_tokens: int = 1
     max_new_tokens: int | None = None
+    stops_after: int | None = None
     seed: int = 0
     namespace: str = ""
 

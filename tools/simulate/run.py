@@ -14,6 +14,7 @@ from msgspec import Struct
 from tools.rounds import told_rounds
 from tools.simulate.draw_setting import draw_setting
 from tools.simulate.draw_steps import draw_climate, draw_steps
+from tools.simulate.engine import Watch
 from tools.simulate.program import Program, Setting, Step, Submit
 from tools.simulate.violation import Violation
 from tools.simulate.world import World
@@ -72,14 +73,16 @@ def simulate(seed: int, *, rounds: int) -> Outcome:
     return _run(setting, steps, seed=seed)
 
 
-def run(program: Program) -> Outcome:
+def run(program: Program, *, watch: Watch | None = None) -> Outcome:
     """Run a program."""
-    return _run(program.setting, lambda _: program.steps, seed=program.seed)
+    return _run(program.setting, lambda _: program.steps, seed=program.seed, watch=watch)
 
 
-def _run(setting: Setting, steps: Callable[[World], Iterable[Step]], *, seed: int) -> Outcome:
+def _run(
+    setting: Setting, steps: Callable[[World], Iterable[Step]], *, seed: int, watch: Watch | None = None
+) -> Outcome:
     with TemporaryDirectory() as folder:
-        world = World(setting, Path(folder))
+        world = World(setting, Path(folder), watch=watch)
         failure = None
         try:
             world.run(steps(world))

@@ -89,7 +89,7 @@ def _simpler_steps(step: Step) -> Iterator[Step]:
             yield from _lesser_structs(step, forward=1, store=1, transfer=0)
         case Submit():
             yield from _simpler_structs(step, seed=0, namespace="", base=0)
-            yield from _lesser_structs(step, shared_tokens=0, own_tokens=1, max_new_tokens=1)
+            yield from _lesser_structs(step, shared_tokens=0, own_tokens=1, max_new_tokens=1, stops_after=1)
         case _:
             return
 

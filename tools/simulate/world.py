@@ -8,7 +8,7 @@ from control_plane.messages import Abort, Event, Finish
 from control_plane.messages.columns import view
 from control_plane.scheduler.feedback import Ended
 from tools.simulate.calendar import Calendar
-from tools.simulate.engine import Engine
+from tools.simulate.engine import Engine, Watch
 from tools.simulate.link import Link
 from tools.simulate.program import Drop, Fail, Latency, Leave, Run, Setting, Step, Submit, Withhold
 from tools.simulate.story import Story, rounds_to_end, spec_of
@@ -22,7 +22,7 @@ class World:
     A round of the world is one in which at least one engine planned something.
     """
 
-    def __init__(self, setting: Setting, folder: Path) -> None:
+    def __init__(self, setting: Setting, folder: Path, *, watch: Watch | None = None) -> None:
         self.rounds = 0
         self.refused = 0
         self.stories: list[Story] = []
@@ -40,6 +40,7 @@ class World:
                 weather=weathers[role],
                 recording=folder / f"{role}.rounds",
                 remote=self.link.remote(role) if self.link is not None else None,
+                watch=watch,
             )
             for role, each in setting.by_role().items()
         }
@@ -112,12 +113,15 @@ class World:
         except RequestRejected:
             self.refused += 1
             return
-        keys = {role: engine.submit(spec) for role, engine in self.engines.items()}
+        most_tokens = self._read.scheduler.max_new_tokens(spec)
+        if step.stops_after is not None:
+            most_tokens = min(most_tokens, step.stops_after)
+        keys = {role: engine.submit(spec, most_tokens=most_tokens) for role, engine in self.engines.items()}
         key = keys[self._read.role]
         story = Story(
             name=spec.id,
             prompt=view(spec.tokens).tolist(),
-            limit_tokens=self._read.scheduler.max_new_tokens(spec),
+            limit_tokens=most_tokens,
             sampling=spec.sampling,
             request=self._read.scheduler.requests[key],
             keys=keys,
