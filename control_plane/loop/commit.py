@@ -63,15 +63,23 @@ class Awaited(Protocol):
         """Requests that were thrown out since that round and go on: its tokens are not theirs."""
         ...
 
+    def awaits_round(self, round_number: int) -> bool:
+        """Whether that round's forward has not reported yet."""
+        ...
+
     def awaits_peer(self, key: int, attempt: int) -> bool:
         """Whether a peer is prefilling this request and attempt."""
         ...
 
 
 def commit(events: Sequence[Event], rules: StopRules, awaited: Awaited) -> tuple[list[Event], list[Committed]]:
-    """Cut every result at its stop rule: the events, each followed by the finishes it causes, and the outputs."""
+    """Cut every result at its stop rule: the events, each followed by the finishes it causes, and the outputs.
+
+    A result or a prefill that is told twice counts once (R2.4), also when both come together.
+    """
     committed: list[Event] = []
     outputs: list[Committed] = []
+    told: set[int | tuple[int, int]] = set()
 
     def cut(key: int, tokens: list[int]) -> None:
         rule = rules.get(key) if tokens else None
@@ -85,10 +93,13 @@ def commit(events: Sequence[Event], rules: StopRules, awaited: Awaited) -> tuple
 
     for event in events:
         committed.append(event)
-        if isinstance(event, RemotePrefillDone) and awaited.awaits_peer(event.key, event.attempt):
-            cut(event.key, view(event.tokens).tolist())
-        if not isinstance(event, ExtendResult):
+        if isinstance(event, RemotePrefillDone) and (event.key, event.attempt) not in told:
+            told.add((event.key, event.attempt))
+            if awaited.awaits_peer(event.key, event.attempt):
+                cut(event.key, view(event.tokens).tolist())
+        if not isinstance(event, ExtendResult) or event.round in told or not awaited.awaits_round(event.round):
             continue
+        told.add(event.round)
         void = awaited.void_keys(event.round)
         tokens = view(event.tokens).tolist()
         begin = 0

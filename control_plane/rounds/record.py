@@ -66,6 +66,10 @@ class RecordingScheduler:
         """See `Scheduler.void_keys`."""
         return self._scheduler.void_keys(round_number)
 
+    def awaits_round(self, round_number: int) -> bool:
+        """See `Scheduler.awaits_round`."""
+        return self._scheduler.awaits_round(round_number)
+
     def awaits_peer(self, key: int, attempt: int) -> bool:
         """See `Scheduler.awaits_peer`."""
         return self._scheduler.awaits_peer(key, attempt)

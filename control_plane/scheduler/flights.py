@@ -70,6 +70,9 @@ class FlightLog:
     def __len__(self) -> int:
         return len(self._flights)
 
+    def __contains__(self, round_number: object) -> bool:
+        return round_number in self._flights
+
     def scheduled(self, plan: ExecutionPlan) -> None:
         """A plan's batch is about to be out."""
         batch = plan.forward

@@ -270,6 +270,10 @@ class Scheduler:
         """Requests whose tokens from this round's forward must not reach their clients."""
         return self._flights.void_keys(round_number)
 
+    def awaits_round(self, round_number: int) -> bool:
+        """Whether that round's forward has not reported: what is told of another is late, or told twice."""
+        return round_number in self._flights
+
     def awaits_peer(self, key: int, attempt: int) -> bool:
         """Whether a transfer of this request and attempt is going on, so that what it brings counts."""
         request = self.requests.get(key)

@@ -3,41 +3,66 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from itertools import count
+from collections.abc import Iterator, Sequence
+from itertools import count, takewhile
 
+from tools.simulate.page import Page
 from tools.simulate.report import failure_report, summary_line
-from tools.simulate.run import Outcome, simulate
+from tools.simulate.run import Outcome, run, simulate
 from tools.simulate.search import hush_devices, simulate_many
 from tools.simulate.shrink import MOST_RUNS, shrink
 
+EACH_ROUNDS = 400
+SPARSE_AUDITS = 8
+"""Moves between two audits of a long run. A seed that fails runs again with all of them."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one seed, or from it on for some minutes; 0 when nothing failed."""
+    """Run one seed; or from it on, so many rounds in all or for some minutes. 0 when nothing failed."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.simulate", description="Both planes in virtual time and bad weather."
     )
     parser.add_argument("--seed", type=int, default=0, help="the seed, or the first of them")
-    parser.add_argument("--rounds", type=int, default=400, help="rounds of each seed, and then until all have ended")
-    parser.add_argument("--minutes", type=float, help="run this seed and those after it on all cores for so long")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes, with --minutes")
+    parser.add_argument("--each", type=int, default=EACH_ROUNDS, help="rounds of a seed, and then until all have ended")
+    parser.add_argument("--rounds", type=int, help="go on with the seeds that follow until there were so many rounds")
+    parser.add_argument("--minutes", type=float, help="go on with the seeds that follow for so long, on all cores")
+    parser.add_argument("--workers", type=int, help="processes (1 with --rounds, else one a core)")
     parser.add_argument("--most-runs", type=int, default=MOST_RUNS, help="how often a failure is tried to be shrunk")
     options = parser.parse_args(arguments)
-    print(f"seed {options.seed}", flush=True)
     hush_devices()
-    outcomes: Iterable[Outcome]
-    if options.minutes is None:
-        outcomes = [simulate(options.seed, rounds=options.rounds)]
-    else:
-        seeds = count(options.seed)
-        outcomes = simulate_many(seeds, rounds=options.rounds, workers=options.workers, minutes=options.minutes)
-    failed = 0
-    for outcome in outcomes:
-        print(summary_line(outcome), flush=True)
-        if outcome.failure is not None:
-            failed += 1
-            print(failure_report(outcome, shrink(outcome, most_runs=options.most_runs)), flush=True)
-    return 1 if failed else 0
+    is_long = options.rounds is not None or options.minutes is not None
+    page = Page(options.seed, most_rounds=options.rounds)
+    try:
+        for outcome in _long(options, page) if is_long else [simulate(options.seed, rounds=options.each)]:
+            page.add(outcome)
+            if not is_long or options.rounds is None or outcome.failure is not None:
+                print(summary_line(outcome), flush=True)
+            if outcome.failure is not None:
+                again = run(outcome.program)
+                found = again if again.failure is not None else outcome
+                print(failure_report(found, shrink(found, most_runs=options.most_runs)), flush=True)
+            elif options.rounds is not None:
+                print(page.progress_line(), end="\n" if page.is_due else "\r", flush=True)
+    except KeyboardInterrupt:
+        pass  # the page says with which seed to go on
+    if is_long:
+        print(page.text(), flush=True)
+    return 1 if page.failed else 0
+
+
+def _long(options: argparse.Namespace, page: Page) -> Iterator[Outcome]:
+    """Seed after seed. Those that are running when there were enough rounds are run to their end."""
+    seeds = takewhile(lambda _: not page.is_enough, count(options.seed))
+    workers = options.workers or (1 if options.rounds is not None else os.cpu_count() or 1)
+    if workers == 1 and options.minutes is None:
+        return (simulate(seed, rounds=options.each, audits_every=SPARSE_AUDITS) for seed in seeds)
+    return simulate_many(
+        seeds,
+        rounds=options.each,
+        workers=workers,
+        minutes=options.minutes,
+        audits_every=SPARSE_AUDITS,
+    )
 
 
 if __name__ == "__main__":

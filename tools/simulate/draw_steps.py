@@ -9,7 +9,26 @@ from msgspec import Struct
 from control_plane import Role
 from control_plane.scheduler.capacity_model import CapacityModel
 from tools.simulate.draw_setting import longest_request
-from tools.simulate.program import Drop, Fail, Latency, Leave, Run, Setting, Step, Submit, Withhold, Work
+from tools.simulate.program import (
+    Drop,
+    Fail,
+    Hold,
+    Late,
+    Latency,
+    Leave,
+    News,
+    Repeat,
+    Run,
+    Setting,
+    Step,
+    Submit,
+    Tell,
+    Withhold,
+    Work,
+)
+
+_NEWS: tuple[News, ...] = ("forward", "store", "load", "transfer")
+_LATE: tuple[Late, ...] = ("abort", "finish", "retract", "bootstrapped", "landed", "sent", "failed")
 
 
 class Climate(Struct, frozen=True):
@@ -65,6 +84,8 @@ def _draw_submit(random: Random, climate: Climate, limit: int) -> Submit:
     if own + shared > room and random.random() < 0.97:
         own = min(own, room - 1)
         shared = min(shared, room - own)
+    elif random.random() < 0.05:  # to the last token that there is room for
+        own = max(1, room - shared)
     return Submit(
         base=random.randrange(climate.bases),
         shared_tokens=shared,
@@ -111,6 +132,7 @@ def _draw_happening(random: Random, climate: Climate, submitted: int, *, has_pee
             forward=random.randint(1, 4),
             store=random.choice([1, 2, 4, 12]),
             transfer=random.choice([0, 0, 1, 4]) if has_peer else 0,
+            spread=random.choice([0, 0, 2, 9]),
             peer=peer,
         )
     chance -= climate.change_chance
@@ -120,11 +142,19 @@ def _draw_happening(random: Random, climate: Climate, submitted: int, *, has_pee
 
 
 def _draw_mishap(random: Random, submitted: int, *, has_peer: bool, peer: bool) -> Step:
-    mishaps: list[Work | Literal["withhold", "drop"]] = ["withhold", "forward", "store", "load"]
+    mishaps: list[Work | Literal["withhold", "drop", "repeat", "hold", "tell"]]
+    mishaps = ["withhold", "forward", "half a forward", "store", "load", "repeat", "hold", "tell", "tell"]
     match random.choice([*mishaps, "page", "drop"] if has_peer else mishaps):
+        case "repeat":
+            return Repeat(random.choice(_NEWS), peer=peer)
+        case "hold":
+            return Hold(random.choice(_NEWS), is_lost=random.random() < 0.3, peer=peer)
+        case "tell":
+            return Tell(max(0, submitted - random.randint(1, 20)), random.choice(_LATE), peer=peer)
         case "withhold":
             return Withhold(peer=peer)
         case "drop":
             return Drop(max(0, submitted - random.randint(1, 12)))
         case what:
-            return Fail(what, is_late=random.random() < 0.5, peer=peer and what != "page")
+            is_late = what != "half a forward" and random.random() < 0.5
+            return Fail(what, is_late=is_late, peer=peer and what != "page")

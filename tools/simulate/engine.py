@@ -16,9 +16,11 @@ from control_plane.messages import (
     ExtendResult,
     Finish,
     ForwardFailed,
+    LoadBackDone,
     NoteKind,
     RequestSpec,
     Retract,
+    WriteBackDone,
 )
 from control_plane.messages.columns import view
 from control_plane.messages.wire import decode_events, encode_events
@@ -35,7 +37,7 @@ from data_plane.ops.remote import MakeRemote
 from data_plane.rounds import Rounds
 from data_plane.streams.sim_streams import SimStreams
 from tools.simulate.calendar import Calendar
-from tools.simulate.program import Setting
+from tools.simulate.program import News, Setting
 from tools.simulate.rules import check_rules
 from tools.simulate.violation import Violation, require
 from tools.simulate.weather import INJECTED, WITHHELD, ExposedRunner, Weather
@@ -90,6 +92,8 @@ class Engine:
         self._ends: list[Abort | Finish] = []
         self._most_retractions: dict[int, int] = {}
         self._batches_out: dict[int, ExecutionPlan] = {}
+        self._held: list[bytes] = []
+        self._held_alone: list[bytes] = []
         _, self._device = build_device(
             setting.device(),
             runner=ExposedRunner(StampRunner(setting.stamp()), self.weather),
@@ -113,9 +117,25 @@ class Engine:
         self._most_retractions[key] = LEAST_OF_MOST_RETRACTIONS + limit // self.scheduler.config.safe_steps
         return key
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether something that happened is not told before nothing else moves."""
+        return bool(self._held or self._held_alone)
+
     def tell(self, event: Event) -> None:
         """A fact from outside arrives."""
         self._mailbox.deliver(encode_events([event]))
+
+    def hear(self, event: Event) -> None:
+        """A fact arrives from between the engines, through the weather."""
+        self._post("transfer", encode_events([event]))
+
+    def let_go(self) -> None:
+        """What was held back is told, in the order in which it happened."""
+        letters = [*self._held_alone, *self._held]
+        self._held_alone, self._held = [], []
+        for letter in letters:
+            self._mailbox.deliver(letter)
 
     def leave(self, end: Abort | Finish) -> None:
         """The client of a request wants no more of it. Told to the scheduler with whatever arrives next."""
@@ -204,16 +224,47 @@ class Engine:
                 del self._batches_out[round_number]
             case [ExtendResult(round=round_number)]:
                 del self._batches_out[round_number]
+            case [LoadBackDone()]:
+                self._post("load", letter)
+                return
+            case [WriteBackDone()]:
+                self._post("store", letter)
+                return
             case _:
-                pass  # copies
-        self._mailbox.deliver(letter)
+                self._post("transfer", letter)
+                return
+        self._post("forward", letter)
+
+    def _post(self, news: News, letter: bytes) -> None:
+        """The letter arrives: now, late, when nothing else moves, or twice. What rounds say stays in order."""
+        weather, now = self.weather, self._calendar.now
+        is_of_rounds = news in ("forward", "load")
+        if news in weather.held or (is_of_rounds and self._held):
+            weather.held.discard(news)
+            (self._held if is_of_rounds else self._held_alone).append(letter)
+            return
+        late = weather.late_rounds(news)
+        if late:
+            self._calendar.enter(now + late, partial(self._mailbox.deliver, letter))
+        else:
+            self._mailbox.deliver(letter)
+        if news in weather.repeated:
+            weather.repeated.discard(news)
+            self._calendar.enter(now + late + weather.told % 3, partial(self._mailbox.deliver, letter))
 
     def _withhold(self, plan: ExecutionPlan) -> None:
         """A forward did not compute: all its requests retract, and what is reported of it is for nobody."""
         assert plan.forward is not None
         for key in view(plan.forward.keys).tolist():
-            self.tell(Retract(key))
-        self.tell(result_of(plan))
+            self._tell_in_order(Retract(key))
+        self._tell_in_order(result_of(plan))
+
+    def _tell_in_order(self, event: Event) -> None:
+        letter = encode_events([event])
+        if self._held:
+            self._held.append(letter)
+        else:
+            self._mailbox.deliver(letter)
 
     def _check(self, plan: ExecutionPlan) -> None:
         try:

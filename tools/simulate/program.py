@@ -15,7 +15,10 @@ from data_plane.options import DeviceOptions
 from tokenspeed.assembly import cache_groups
 
 Kind = Literal["full", "sliding", "state"]
-Work = Literal["forward", "store", "load", "page"]
+Work = Literal["forward", "half a forward", "store", "load", "page"]
+News = Literal["forward", "store", "load", "transfer"]
+"""What is told of: the end of a forward, of a copy, or of a request on its way between two engines."""
+Late = Literal["abort", "finish", "retract", "bootstrapped", "landed", "sent", "failed"]
 
 
 class Group(Struct, frozen=True, repr_omit_defaults=True):
@@ -155,17 +158,22 @@ class Latency(Struct, frozen=True, repr_omit_defaults=True):
     """From now on forwards land, and stores are acknowledged, so many rounds after they were planned.
 
     A forward lands earlier where the scheduler cannot plan without it. Each page of a transfer, and the news that a
-    peer knows of a request, takes `transfer` rounds. `peer`: this is about the engine that prefills for the other.
+    peer knows of a request, takes `transfer` rounds. What is told of stores and transfers takes up to `spread` rounds
+    more, each its own number of them, so it comes out of order. `peer`: this is about the engine that prefills for the
+    other.
     """
 
     forward: int = 1
     store: int = 1
     transfer: int = 0
+    spread: int = 0
     peer: bool = False
 
 
 class Fail(Struct, frozen=True, repr_omit_defaults=True):
     """The next forward raises, or the next copy of its kind fails: at its first step, or at its last.
+
+    Half a forward computes the first half of its rows and then raises.
 
     A page is one of a transfer, which fails with it.
     """
@@ -181,7 +189,34 @@ class Withhold(Struct, frozen=True, repr_omit_defaults=True):
     peer: bool = False
 
 
-Step = Submit | Leave | Drop | Run | Latency | Fail | Withhold
+class Repeat(Struct, frozen=True, repr_omit_defaults=True):
+    """What is told next of this kind is told again, some rounds later."""
+
+    news: News
+    peer: bool = False
+
+
+class Hold(Struct, frozen=True, repr_omit_defaults=True):
+    """What would be told next of this kind is not told before nothing else moves.
+
+    A load-back or forward that does not end holds up the rounds behind it as well. `is_lost`: it does not end before
+    every client has given up.
+    """
+
+    news: News
+    is_lost: bool = False
+    peer: bool = False
+
+
+class Tell(Struct, frozen=True, repr_omit_defaults=True):
+    """If the n-th request is over, an engine is told something of it, as if it were not."""
+
+    index: int
+    what: Late
+    peer: bool = False
+
+
+Step = Submit | Leave | Drop | Run | Latency | Fail | Withhold | Repeat | Hold | Tell
 
 
 class Program(Struct, frozen=True):

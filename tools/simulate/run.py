@@ -58,7 +58,7 @@ class Outcome(Struct, frozen=True):
     failure: Failure | None
 
 
-def simulate(seed: int, *, rounds: int) -> Outcome:
+def simulate(seed: int, *, rounds: int, audits_every: int = 1) -> Outcome:
     """Draw from a seed what to run on and what happens, until there were so many rounds; then run on to the end."""
     random = Random(seed)
     setting, climate = draw_setting(random), draw_climate(random)
@@ -70,7 +70,7 @@ def simulate(seed: int, *, rounds: int) -> Outcome:
             if isinstance(step, Submit) or not world.is_idle:
                 yield step
 
-    return _run(setting, steps, seed=seed)
+    return _run(setting, steps, seed=seed, watch=Watch(audits_every=audits_every))
 
 
 def run(program: Program, *, watch: Watch | None = None) -> Outcome:

@@ -15,7 +15,7 @@ def hush_devices() -> None:
 
 
 def simulate_many(
-    seeds: Iterable[int], *, rounds: int, workers: int, minutes: float | None = None
+    seeds: Iterable[int], *, rounds: int, workers: int, minutes: float | None = None, audits_every: int = 1
 ) -> Iterator[Outcome]:
     """The outcome of each seed, in the order in which they end. No seed is begun after so many minutes."""
     last_start = None if minutes is None else time.monotonic() + 60 * minutes
@@ -27,7 +27,7 @@ def simulate_many(
         while True:
             is_late = last_start is not None and time.monotonic() >= last_start
             while not is_late and len(running) < 2 * workers and (seed := next(remaining, None)) is not None:
-                running.add(pool.submit(simulate, seed, rounds=rounds))
+                running.add(pool.submit(simulate, seed, rounds=rounds, audits_every=audits_every))
             if not running:
                 return
             done, running = wait(running, return_when=FIRST_COMPLETED)

@@ -86,7 +86,7 @@ def _simpler_steps(step: Step) -> Iterator[Step]:
         case Run(rounds=rounds):
             yield from (Run(fewer) for fewer in _smaller(rounds, least=1))
         case Latency():
-            yield from _lesser_structs(step, forward=1, store=1, transfer=0)
+            yield from _lesser_structs(step, forward=1, store=1, transfer=0, spread=0)
         case Submit():
             yield from _simpler_structs(step, seed=0, namespace="", base=0)
             yield from _lesser_structs(step, shared_tokens=0, own_tokens=1, max_new_tokens=1, stops_after=1)

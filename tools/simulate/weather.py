@@ -11,8 +11,9 @@ from data_plane.model.faulty import InjectedFault
 from data_plane.ops.block_copies import BlockCopies
 from data_plane.ops.faulty_copies import CopyStep, FaultyCopies
 from data_plane.transfer.page_copies import FaultyPageCopies, PageCopies
+from tools.simulate.program import News
 
-Mishap = Literal["forward", "store", "load", "page", "withheld"]
+Mishap = Literal["forward", "half a forward", "store", "load", "page", "withheld"]
 INJECTED = "was told to fail"
 WITHHELD = "was told to be withheld"
 """One of them stands in the message of every failure that a program asked for."""
@@ -28,6 +29,10 @@ class Weather:
         self.forward_rounds = 1
         self.store_rounds = 1
         self.transfer_rounds = 0
+        self.spread_rounds = 0
+        self.repeated: set[News] = set()
+        self.held: set[News] = set()
+        self.told = 0
         self.doomed: set[int] = set()
         self.doomed_late: set[int] = set()
         self._ahead: dict[Mishap, bool] = {}
@@ -42,6 +47,11 @@ class Weather:
             return False
         del self._ahead[mishap]
         return True
+
+    def late_rounds(self, news: News) -> int:
+        """How much later than it happened this is told."""
+        self.told += 1
+        return self.told * 7 % (self.spread_rounds + 1) if news in ("store", "transfer") else 0
 
     def planned(self, plan: ExecutionPlan) -> None:
         """Copies are about to begin; some of them may be doomed."""
@@ -103,6 +113,12 @@ class ExposedRunner:
             raise InjectedFault(f"a forward {INJECTED}")
         if self._weather.strikes("withheld"):
             raise InjectedFault(f"a forward {WITHHELD}")
+        if self._weather.strikes("half a forward"):
+            lost = rows.lost.copy()
+            rows.lost[rows.count // 2 :] = True
+            self._inner.run(rows)
+            rows.lost[:] = lost
+            raise InjectedFault(f"half a forward {INJECTED}")
         read_tokens = self._inner.run(rows)
         return _no_tokens if self._weather.strikes("forward", is_late=True) else read_tokens
 

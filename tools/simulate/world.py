@@ -4,13 +4,36 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from control_plane import RequestRejected, Role
-from control_plane.messages import Abort, Event, Finish
-from control_plane.messages.columns import view
+from control_plane.messages import (
+    Abort,
+    Bootstrapped,
+    Event,
+    Finish,
+    RemotePrefillDone,
+    Retract,
+    TransferFailed,
+    TransferSucceeded,
+)
+from control_plane.messages.columns import pack, view
 from control_plane.scheduler.feedback import Ended
 from tools.simulate.calendar import Calendar
 from tools.simulate.engine import Engine, Watch
 from tools.simulate.link import Link
-from tools.simulate.program import Drop, Fail, Latency, Leave, Run, Setting, Step, Submit, Withhold
+from tools.simulate.program import (
+    Drop,
+    Fail,
+    Hold,
+    Late,
+    Latency,
+    Leave,
+    Repeat,
+    Run,
+    Setting,
+    Step,
+    Submit,
+    Tell,
+    Withhold,
+)
 from tools.simulate.story import Story, rounds_to_end, spec_of
 from tools.simulate.violation import require
 from tools.simulate.weather import Weather
@@ -47,6 +70,7 @@ class World:
         self._read = next(reversed(self.engines.values()))
         self._stamp = setting.stamp()
         self._by_key: dict[tuple[Role, int], Story] = {}
+        self._is_lost = False
 
     @property
     def is_idle(self) -> bool:
@@ -84,18 +108,30 @@ class World:
                 for _ in range(rounds):
                     if not self._round():
                         break
-            case Latency(forward=forward, store=store, transfer=transfer, peer=peer):
+            case Latency(forward=forward, store=store, transfer=transfer, spread=spread, peer=peer):
                 weather = self._engine(peer=peer).weather
                 weather.forward_rounds, weather.store_rounds, weather.transfer_rounds = forward, store, transfer
+                weather.spread_rounds = spread
             case Fail(what=what, is_late=is_late, peer=peer):
                 self._expect_mishap()
                 self._engine(peer=peer).weather.expect(what, is_late=is_late)
             case Withhold(peer=peer):
                 self._expect_mishap()
                 self._engine(peer=peer).weather.expect("withheld")
+            case Repeat(news=news, peer=peer):
+                self._engine(peer=peer).weather.repeated.add(news)
+            case Hold(news=news, is_lost=is_lost, peer=peer):
+                self._engine(peer=peer).weather.held.add(news)
+                self._is_lost = self._is_lost or is_lost
+            case Tell(index=index, what=what, peer=peer):
+                if index < len(self.stories) and self.stories[index].reason is not None:
+                    engine = self._engine(peer=peer)
+                    key = self.stories[index].keys[engine.role]
+                    if key not in engine.scheduler.requests:
+                        engine.tell(_late(what, key))
 
     def _tell(self, role: Role, event: Event) -> None:
-        self.engines[role].tell(event)
+        self.engines[role].hear(event)
 
     def _engine(self, *, peer: bool) -> Engine:
         """The engine that clients read from; or its peer, if it has one."""
@@ -158,12 +194,31 @@ class World:
                 return True
             if any(engine.has_mail for engine in self.engines.values()):
                 continue
+            if not len(self.calendar) and self._let_go():
+                continue
             if not len(self.calendar):
                 explain = self._read.scheduler.explain
                 waiting = [f"{story.name}: {explain(story.name)}" for story in self._live()]
                 require(not waiting, "stall", f"nothing moves: {', '.join(waiting)}")
                 return False
             self.calendar.pass_to_next()
+
+    def _let_go(self) -> bool:
+        """Nothing else moves: what is held back comes. If it was lost, every client gives up before; False: nothing is.
+
+        A client that gives up is rid of its request at once, whatever is out against its pages (R2.4).
+        """
+        holding = [engine for engine in self.engines.values() if engine.holds_back]
+        if holding and self._is_lost:
+            self._is_lost = False
+            for story in self._live():
+                self._leave(story, is_content=False)
+            self._receive()
+            left = sorted(self._read.scheduler.requests)
+            require(not left, "progress", f"the clients of requests {left} are gone, and they are not")
+        for engine in holding:
+            engine.let_go()
+        return bool(holding)
 
     def _plan(self) -> bool:
         """Each engine plans at most one round; whether one did."""
@@ -217,3 +272,22 @@ class World:
         require(not left, "progress", f"requests are left on {left} whose clients are gone")
         paired = self.link.rendezvous.paired if self.link is not None else 0
         require(not paired, "progress", f"{paired} requests are paired whose transfers never end")
+
+
+def _late(what: Late, key: int) -> Event:
+    """Something of a request, for an engine on which it is over."""
+    match what:
+        case "abort":
+            return Abort(key)
+        case "finish":
+            return Finish(key)
+        case "retract":
+            return Retract(key)
+        case "bootstrapped":
+            return Bootstrapped(key)
+        case "landed":
+            return RemotePrefillDone(key, 0, pack([7]))
+        case "sent":
+            return TransferSucceeded(key, 0)
+        case "failed":
+            return TransferFailed(key, 0, "late")
