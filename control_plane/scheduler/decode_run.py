@@ -40,6 +40,7 @@ class DecodeRun:
         self.packed_slots = pack(slots)
         self.one_each = repeat(1, len(slots))
         self._resident = resident
+        self._indices = slots.astype(np.intp)  # numpy would convert the slots every time
         self._planned_at_start = resident.planned[slots]
         self._landed_at_start = resident.landed[slots]
         self._positions = self._planned_at_start - 1
@@ -112,7 +113,7 @@ class DecodeRun:
         planned, landed = self.steps - self._settled_steps, self.landed_steps - self._settled_landed_steps
         if planned or landed:
             self._settled_steps, self._settled_landed_steps = self.steps, self.landed_steps
-            self._resident.count_on(self.slots, planned=planned, landed=landed)
+            self._resident.count_on(self._indices, planned=planned, landed=landed)
 
     def _set_quiet(self) -> None:
         """Up to which step, planned and landed, no row needs a look."""

@@ -31,8 +31,9 @@ class ResidentTable:
         self._line_before: Int32s | None = None
         self.key = np.zeros(slots, dtype=INT32)
         self.admitted_round = np.zeros(slots, dtype=np.int64)
-        self._counts = np.zeros((3, slots), dtype=INT32)  # in one array, since a run counts them on together
-        self._landed, self._planned, self._forwards_out = self._counts
+        self._landed = np.zeros(slots, dtype=INT32)
+        self._planned = np.zeros(slots, dtype=INT32)
+        self._forwards_out = np.zeros(slots, dtype=INT32)
         self.limit = np.zeros(slots, dtype=INT32)  # tokens at which the request is complete
         self.writable_until = np.zeros(slots, dtype=INT32)  # tokens that have a block in every group
         self.next_event_at = np.zeros(slots, dtype=INT32)  # computed tokens at which objects must look again
@@ -132,9 +133,12 @@ class ResidentTable:
         """One token each into cells of that buffer; who counts them says so to `count_on`."""
         self._cells[cells] = tokens
 
-    def count_on(self, slots: Int32s, *, planned: int, landed: int) -> None:
+    def count_on(self, slots: npt.NDArray[np.intp], *, planned: int, landed: int) -> None:
         """So many steps of a run were planned for each of these slots, and so many have landed."""
-        self._counts[:, slots] += np.array([[landed], [planned], [planned - landed]], dtype=INT32)
+        self._planned[slots] += planned
+        self._landed[slots] += landed
+        if planned != landed:
+            self._forwards_out[slots] += planned - landed
 
     def has_step_left(self, slots: Int32s) -> npt.NDArray[np.bool_]:
         """Which of these slots have a token left to make: never a step beyond the last one (D1)."""

@@ -21,8 +21,6 @@ from control_plane.messages import (
     Finish,
     ForwardFailed,
     LoadBackDone,
-    Note,
-    NoteKind,
     RemotePrefillDone,
     RequestSpec,
     Retract,
@@ -33,20 +31,17 @@ from control_plane.messages import (
 from control_plane.messages.columns import view
 from control_plane.scheduler.admission import Admission, AdmissionFeedback
 from control_plane.scheduler.capacity_model import CapacityModel
-from control_plane.scheduler.decode_run import DecodeRun
 from control_plane.scheduler.explain import explain
 from control_plane.scheduler.feedback import Ended, Feedback
 from control_plane.scheduler.flights import FlightLog
 from control_plane.scheduler.host_copies import HostCopies
 from control_plane.scheduler.line import Candidates
-from control_plane.scheduler.plan_build import PlanBuild, decode_batch
+from control_plane.scheduler.plan_build import PlanBuild
+from control_plane.scheduler.repetition import Repetition
 from control_plane.scheduler.resident import ResidentTable
 from control_plane.scheduler.roles import grammar_of
 from control_plane.scheduler.stats import SchedulerStats, StallWatch
 from control_plane.scheduler.transfers import Transfers
-
-# What is said again in every round until something happens.
-STANDING_NOTES = (NoteKind.NO_SLOT, NoteKind.AWAITS_RECOVERY, NoteKind.AWAITS_STORE)
 
 
 class Scheduler:
@@ -102,8 +97,7 @@ class Scheduler:
         self._build_plan = grammar_of(config)
         self._keys = count(1)
         self._round = 0
-        self._is_at_rest = False  # whether the next round only counts on
-        self._standing_notes: tuple[Note, ...] = ()
+        self._repetition = Repetition(self.resident, self._line, decode_width=config.decode_width)
         self._capacity_retractions = 0
         self._prompt_tokens = 0
         self._submitted = 0
@@ -152,7 +146,8 @@ class Scheduler:
         """Accept all of `specs` and return their internal keys; or raise RequestRejected and accept none."""
         for spec in specs:
             self.check(spec)
-        self._is_at_rest = self._is_at_rest and not specs
+        if specs:
+            self._repetition.something_happened()
         keys = []
         for spec in specs:
             request = self._request(next(self._keys), spec)
@@ -168,7 +163,7 @@ class Scheduler:
         """Apply facts from outside, aborts first (R2.4). Returns the requests that the scheduler itself ended."""
         if len(events) == 1 and isinstance(events[0], ExtendResult) and self._feedback.land_in_run(events[0]):
             return []
-        self._is_at_rest = False
+        self._repetition.something_happened()
         for event in events:
             if isinstance(event, Abort) and (request := self.requests.get(event.key)) is not None:
                 request.apply(event)
@@ -208,9 +203,10 @@ class Scheduler:
 
     def next_plan(self) -> ExecutionPlan:
         """The next round's plan. One without work is not a round: it changes nothing and need not be executed."""
-        run = self.resident.run
-        if self._is_at_rest and run is not None and run.just_goes_on:
-            return self._repeat(run)
+        if (repeated := self._repetition.next_plan(self._round + 1)) is not None:
+            self._round += 1
+            self._flights.scheduled(repeated)
+            return repeated
         build = PlanBuild(
             round_number=self._round + 1,
             budget_tokens=self.config.max_scheduled_tokens,
@@ -223,42 +219,11 @@ class Scheduler:
         if plan.has_work:
             self._round += 1
             self._flights.scheduled(plan)
-        self._is_at_rest = self._repeats_from_here(plan)
-        self._standing_notes = () if self._line.only_decodes else plan.notes
+        self._repetition.planned(plan)
         awaits_others = self._flights or self._coordinator.host.is_moving or self.transfers or self._line.bootstrapping
         is_stalled = bool(self.requests) and not plan.has_work and not awaits_others
         if self._stall_watch.observe(is_stalled=is_stalled):
             self._stall_report = self._describe_stall()
-        return plan
-
-    def _repeats_from_here(self, plan: ExecutionPlan) -> bool:
-        """Whether the next plan is this one with one token more a row, as long as nothing is submitted or reported.
-
-        A round of the whole decode line and nothing else changed nothing that a phase looks at but counters. If a row
-        was looked at, blocks or cached pages may have changed, which matters only if others wait for them.
-        """
-        run, batch = self.resident.run, plan.forward
-        if run is None or batch is None or batch.keys != run.packed_keys:
-            return False
-        if self._line.only_decodes:
-            return True
-        has_only_notes = not (
-            plan.zero
-            or plan.stores
-            or plan.tables
-            or plan.bindings
-            or plan.load_backs
-            or plan.remote_prefill
-            or plan.remote_decode
-        )
-        return has_only_notes and not run.has_just_looked and all(note.kind in STANDING_NOTES for note in plan.notes)
-
-    def _repeat(self, run: DecodeRun) -> ExecutionPlan:
-        """The plan of a round in which only counters change."""
-        self._round += 1
-        batch = decode_batch(run.step(), self.config.decode_width)
-        plan = ExecutionPlan(self._round, (), (), (), (), (), None, None, batch, self._standing_notes)
-        self._flights.scheduled(plan)
         return plan
 
     def take_stall_report(self) -> str | None:
@@ -367,7 +332,7 @@ class Scheduler:
         """
         if self.resident.count or self._coordinator.host.copies_out or self.transfers:
             return False
-        self._is_at_rest = False
+        self._repetition.something_happened()
         self._coordinator.clear_cache()
         if also_host:
             self._coordinator.host.clear()
