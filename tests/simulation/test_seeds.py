@@ -9,7 +9,7 @@ from tools.simulate.run import simulate
 from tools.simulate.search import simulate_many
 from tools.simulate.shrink import shrink
 
-SEEDS = 200
+SEEDS = 60
 ROUNDS = 400
 
 
