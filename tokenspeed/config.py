@@ -12,6 +12,7 @@ from tokenspeed.fields import field_problems, unknown_name_problems
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Text = Annotated[str, Meta(min_length=1)]
+Seconds = Annotated[float, Meta(gt=0, le=86400)]
 
 
 class EngineConfig(Struct, frozen=True, kw_only=True):
@@ -62,6 +63,14 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     api_key: Text | None = None
     max_queued_requests: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 1024
     max_body_bytes: Annotated[int, Meta(ge=1024, le=2**31 - 1)] = 32 * 2**20
+    max_prompt_tokens: Count | None = None
+    request_timeout_seconds: Seconds | None = None
+    header_timeout_seconds: Seconds = 30.0
+    keep_alive_seconds: Seconds | None = None
+    drain_seconds: Annotated[float, Meta(ge=0, le=86400)] = 30.0
+    cors_origins: tuple[Text, ...] = ()
+    tls_certificate: Text | None = None
+    tls_key: Text | None = None
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
@@ -117,6 +126,8 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
                 f"host_memory_bytes={self.host_memory_bytes} keeps cached pages, but prefix_cache=False caches none: "
                 "switch prefix_cache on or leave host_memory_bytes out"
             )
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            problems.append("tls_certificate and tls_key belong together: give both files or neither")
         if self.record is not None and not Path(self.record).absolute().parent.is_dir():
             problems.append(f"record={self.record!r} must lie in a folder that exists: create it or choose another")
         return problems

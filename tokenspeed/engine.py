@@ -48,6 +48,7 @@ class AsyncEngine:
             assembly.tokenizer,
             vocab_size=assembly.specs.vocab_size,
             max_context_tokens=assembly.specs.max_context_tokens,
+            max_prompt_tokens=config.max_prompt_tokens,
         )
         self._unfinished: dict[str, set[Generation]] = {}
         self.unfinished_count = 0
@@ -151,11 +152,19 @@ class AsyncEngine:
             raise
         return generations
 
-    def abort(self, request_id: str) -> bool:
+    def is_unfinished(self, request_id: str) -> bool:
+        """Whether a generation of this id was taken and has not ended."""
+        return request_id in self._unfinished
+
+    def unfinished_ids(self) -> list[str]:
+        """The ids of all unfinished generations, oldest first."""
+        return list(self._unfinished)
+
+    def abort(self, request_id: str, because: str = "") -> bool:
         """End every generation of this id, with the finish reason `abort`. Returns whether there was one."""
         generations = tuple(self._unfinished.get(request_id, ()))
         for generation in generations:
-            generation.cancel()
+            generation.cancel(because)
         return bool(generations)
 
     @property

@@ -27,7 +27,7 @@ class RequestOutput(Struct, frozen=True):
     """What became known of continuation `index` since the last one: text, and the ids behind it (text may lag them).
 
     `finish_reason` is set exactly once, on the last: `stop`, `length`, `abort` (taken back, or the engine closed) or
-    `error`, and then `error` says what went wrong.
+    `error`; `error` then says what went wrong, or why it was taken back if that is known.
     """
 
     request_id: str
@@ -61,6 +61,7 @@ class Generation:
         self._stream = stream
         self._text = text
         self._on_end = on_end
+        self._cancelled_because = ""
 
     @property
     def usage(self) -> Usage:
@@ -79,12 +80,15 @@ class Generation:
                 self._end()
             if piece.token_ids or piece.text or piece.reason is not None:
                 error = arrived.message if piece.reason is FinishReason.ERROR else ""
+                if piece.reason is FinishReason.ABORT:
+                    error = self._cancelled_because
                 return RequestOutput(
                     self.request_id, self.index, piece.text, piece.token_ids, piece.reason, self.usage, error
                 )
 
-    def cancel(self) -> None:
-        """End it for whoever reads it: the next output is the last, with the reason `abort`."""
+    def cancel(self, because: str = "") -> None:
+        """End it for whoever reads it: the next output is the last, with the reason `abort` and `because` as error."""
+        self._cancelled_because = self._cancelled_because or because
         self._loop.abort(self._stream)
 
     def abort(self) -> None:

@@ -21,10 +21,13 @@ class PromptEncoder:
     A text with more bytes than the longest possible prompt is refused before it is tokenised.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, vocab_size: int, max_context_tokens: int) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, vocab_size: int, max_context_tokens: int, max_prompt_tokens: int | None = None
+    ) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._max_context_tokens = max_context_tokens
+        self._max_prompt_tokens = max_prompt_tokens or max_context_tokens
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenspeed-encode")
 
     async def encode(self, prompt: Prompt) -> list[int]:
@@ -77,6 +80,13 @@ class PromptEncoder:
                 field=field,
                 prompt_tokens=len(token_ids),
                 max_context_tokens=self._max_context_tokens,
+            )
+        if len(token_ids) > self._max_prompt_tokens:
+            raise RequestRejected(
+                f"{field} is longer than this server takes: shorten it",
+                field=field,
+                prompt_tokens=len(token_ids),
+                max_prompt_tokens=self._max_prompt_tokens,
             )
         for token_id in token_ids:
             if type(token_id) is not int:

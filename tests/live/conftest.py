@@ -21,6 +21,6 @@ async def start() -> AsyncIterator[Start]:
         async def serve(*, runner: ModelRunner | None = None, **settings: Any) -> tuple[AsyncEngine, str]:
             config = EngineConfig(**{"model": "stamp", "port": 0, "max_context_tokens": 2048, **settings})
             engine = await AsyncEngine.start(config, runner=runner)
-            return engine, await stack.enter_async_context(serving(engine))
+            return engine, (await stack.enter_async_context(serving(engine))).url
 
         yield serve

@@ -26,10 +26,16 @@ COMMAND = [
 ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_until_told_to_stop(number: signal.Signals) -> None:
-    """The printed request works as it is; a signal ends an open stream with an error frame, and the process with 0."""
-    process = subprocess.Popen(COMMAND, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+@pytest.mark.parametrize(
+    ("number", "drains"), [(signal.SIGINT, False), (signal.SIGTERM, True), (signal.SIGTERM, False)]
+)
+def test_it_serves_until_told_to_stop(number: signal.Signals, drains: bool) -> None:
+    """The printed request works as it is; a signal lets an open stream finish, and the process ends with 0.
+
+    Without time to drain the stream ends with an error frame and `[DONE]`, and the process with 3.
+    """
+    command = COMMAND if drains else [*COMMAND, "--drain-seconds", "0"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
         said = ""
@@ -50,10 +56,11 @@ def test_it_serves_until_told_to_stop(number: signal.Signals) -> None:
             lines = []
             while line := response.readline():
                 lines.append(line.decode())
-        assert '"error"' in "".join(lines)
-        assert "[DONE]" not in "".join(lines)
+        assert ('"error"' in "".join(lines)) is not drains
+        assert ('"finish_reason":"length"' in "".join(lines)) is drains
+        assert lines[-2:] == ["data: [DONE]\n", "\n"]
         process.communicate(timeout=60)
-        assert process.returncode == 0
+        assert process.returncode == (0 if drains else 3)
     finally:
         process.kill()
         process.communicate()

@@ -15,7 +15,7 @@ from data_plane.batch.rows import Rows
 from data_plane.model.base import DeviceMemory, ModelFacts, ModelRunner
 from data_plane.model.stamp import StampOptions, StampRunner
 from tokenspeed import AsyncEngine, EngineConfig
-from tokenspeed.server.runner import serving
+from tokenspeed.server.runner import Serving, serving
 
 
 class GatedRunner:
@@ -43,8 +43,9 @@ class GatedRunner:
 class Running:
     """A server, its engine, and a client."""
 
-    def __init__(self, url: str, engine: AsyncEngine, http: aiohttp.ClientSession) -> None:
-        self.url = url
+    def __init__(self, running: Serving, engine: AsyncEngine, http: aiohttp.ClientSession) -> None:
+        self.url = running.url
+        self.lifecycle = running.lifecycle
         self.engine = engine
         self.http = http
 
@@ -91,11 +92,11 @@ async def serve() -> AsyncIterator[Serve]:
         async def start(*, runner: ModelRunner | None = None, **settings: Any) -> Running:
             config = EngineConfig(**{"model": "stamp", "port": 0, "max_context_tokens": 1024, **settings})
             engine = await AsyncEngine.start(config, runner=runner)
-            url = await stack.enter_async_context(serving(engine))
+            running = await stack.enter_async_context(serving(engine))
             if isinstance(runner, GatedRunner):
                 stack.callback(runner.gate.set)
             http = await stack.enter_async_context(aiohttp.ClientSession())
-            return Running(url, engine, http)
+            return Running(running, engine, http)
 
         yield start
 

@@ -83,11 +83,11 @@ async def test_closing_the_engine_breaks_streams_visibly(serve: Any, gated: Any)
         got, is_complete = await read_frames(response)
         status, answer = await whole
         await closing
-    assert (got[-1]["error"]["code"], is_complete) == ("engine_unavailable", False)
+    assert (got[-2]["error"]["code"], got[-1], is_complete) == ("engine_unavailable", "[DONE]", True)
     assert (status, answer["error"]["code"]) == (503, "engine_unavailable")
     assert (await server.post("completions", prompt="x"))[0] == 503
     status, text = await server.get("/health")
-    assert (status, json.loads(text)) == (503, {"status": "unhealthy", "reason": "the engine is closed"})
+    assert (status, json.loads(text)) == (503, {"status": "failed", "reason": "the engine is closed"})
 
 
 async def test_a_device_that_stops_makes_the_server_unhealthy(serve: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import signal
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 import uvloop
@@ -31,6 +31,9 @@ from tokenspeed.engine import AsyncEngine
 from tokenspeed.server.runner import serving
 from tokenspeed.terminal import reported, said
 
+# Answers were still under way when the time for draining was up.
+CUT_EXIT_CODE: Final = 3
+
 
 def serve(
     model: Model = None,
@@ -54,6 +57,25 @@ def serve(
         str | None, typer.Option(envvar="TOKENSPEED_API_KEY", help="Key that clients must send.")
     ] = None,
     max_queued_requests: Annotated[int | None, typer.Option(help="Requests that may wait; more are refused.")] = None,
+    max_body_bytes: Annotated[int | None, typer.Option(help="Largest request body; a larger one is 413.")] = None,
+    max_prompt_tokens: Annotated[int | None, typer.Option(help="Longest prompt that is taken.")] = None,
+    request_timeout_seconds: Annotated[
+        float | None, typer.Option(help="End a request that takes longer; no limit by default.")
+    ] = None,
+    header_timeout_seconds: Annotated[
+        float | None, typer.Option(help="Time for a client to send its header, and its body.")
+    ] = None,
+    keep_alive_seconds: Annotated[
+        float | None, typer.Option(help="Send a comment into streams that are silent for so long; off by default.")
+    ] = None,
+    drain_seconds: Annotated[
+        float | None, typer.Option(help="Time for running answers to finish after SIGTERM or SIGINT.")
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(help="Origin of browser pages that may call this; * for all; may be repeated.")
+    ] = None,
+    tls_certificate: Annotated[str | None, typer.Option(help="PEM file with the certificate chain.")] = None,
+    tls_key: Annotated[str | None, typer.Option(help="PEM file with its private key.")] = None,
     config: Config = None,
 ) -> None:
     """Serve a model over HTTP, with the OpenAI API."""
@@ -77,25 +99,45 @@ def serve(
             model_names=model_name or None,
             api_key=api_key,
             max_queued_requests=max_queued_requests,
+            max_body_bytes=max_body_bytes,
+            max_prompt_tokens=max_prompt_tokens,
+            request_timeout_seconds=request_timeout_seconds,
+            header_timeout_seconds=header_timeout_seconds,
+            keep_alive_seconds=keep_alive_seconds,
+            drain_seconds=drain_seconds,
+            cors_origins=cors_origin or None,
+            tls_certificate=tls_certificate,
+            tls_key=tls_key,
         )
-        uvloop.run(_serve(settings))
+        cut = uvloop.run(_serve(settings))
+    if cut:
+        raise typer.Exit(CUT_EXIT_CODE)
 
 
-async def _serve(config: EngineConfig) -> None:
-    """Until SIGINT or SIGTERM; open streams then end with an error frame."""
-    stop = asyncio.Event()
+async def _serve(config: EngineConfig) -> int:
+    """Until SIGINT or SIGTERM, then drain; a second signal ends the draining. How many answers were cut."""
+    stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def signalled() -> None:
+        (hurry if stop.is_set() else stop).set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, signalled)
     engine = await _unless(stop, AsyncEngine.start(config, progress=progress))
     if engine is None:
-        return
-    async with engine, serving(engine) as url:
-        said.print(f"\nserving {engine.specs.model} at {url}\n", style="bold", markup=False)
+        return 0
+    async with engine, serving(engine, drain_seconds=config.drain_seconds, hurry=hurry) as server:
+        said.print(f"\nserving {engine.specs.model} at {server.url}\n", style="bold", markup=False)
         # Plain lines: a console would break them where the terminal ends, and they are there to be copied.
-        typer.echo(example_request(url, is_chat=await can_chat(engine)), err=True)
+        typer.echo(example_request(server.url, is_chat=await can_chat(engine)), err=True)
         await stop.wait()
-        said.print("\nstopping")
+        said.print(f"\ndraining for up to {config.drain_seconds:g} s (signal again to stop at once)", markup=False)
+    if server.cut:
+        said.print(f"stopped; {server.cut} answers were cut off", style="red")
+    else:
+        said.print("stopped; every answer was finished")
+    return server.cut
 
 
 async def _unless(stop: asyncio.Event, loading: Any) -> AsyncEngine | None:

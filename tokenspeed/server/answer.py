@@ -70,7 +70,7 @@ async def send_stream(
     choices_per_prompt: int,
     options: StreamOptions,
 ) -> web.StreamResponse:
-    """Send it as it comes. A client that goes aborts it; an error after the headers is a frame, then a broken end."""
+    """Send it as it comes. A client that goes aborts it; an error after the headers is a frame."""
     try:
         await stream.open()
         usage = _running_usage(generations, choices_per_prompt=choices_per_prompt, options=options)
@@ -101,7 +101,7 @@ def raise_if_broken(output: RequestOutput) -> None:
     if output.finish_reason is FinishReason.ERROR:
         raise GenerationFailed(output.error)
     if output.finish_reason is FinishReason.ABORT:
-        raise EngineUnavailable("the request was taken back: the engine is closing, or someone aborted it")
+        raise EngineUnavailable(output.error or "the request was taken back: the engine is closing")
 
 
 def usage_of(generations: Sequence[Generation], *, choices_per_prompt: int) -> UsageBody:
@@ -129,8 +129,8 @@ def _running_usage(
 
 
 async def _tell(stream: EventStream, error: Exception) -> None:
-    _, body = explain(error)
+    status, body = explain(error)
     try:
-        await stream.fail(body)
+        await stream.fail(body, is_orderly=status == 503)
     except ConnectionError:
         pass  # Gone as well.

@@ -1,10 +1,9 @@
 """The routes, and what holds for all of them."""
 
-import secrets
+import asyncio
 import time
-import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing, contextmanager
 
 import msgspec
 from aiohttp import web
@@ -15,8 +14,11 @@ from tokenspeed.sampling import SamplingParams
 from tokenspeed.server.answer import AnswerFormat, send_stream, send_whole
 from tokenspeed.server.chat import ChatFormat, max_tokens_of, messages_of
 from tokenspeed.server.completions import DEFAULT_MAX_TOKENS, CompletionFormat, echoed, is_plain_echo, prompts_of
-from tokenspeed.server.errors import ModelNotServed, Unauthorized, error_response
+from tokenspeed.server.errors import ModelNotServed
+from tokenspeed.server.lifecycle import Lifecycle
 from tokenspeed.server.metrics import Metrics
+from tokenspeed.server.middlewares import Middlewares, request_id_of
+from tokenspeed.server.operations import Operations
 from tokenspeed.server.protocol import (
     ChatRequest,
     CompletionRequest,
@@ -27,12 +29,6 @@ from tokenspeed.server.protocol import (
     sampling_params,
 )
 from tokenspeed.server.sse import EventStream
-
-REQUEST_ID_HEADER: Final = "X-Request-ID"
-MAX_REQUEST_ID_CHARACTERS: Final = 128
-_REQUEST_ID: Final = web.RequestKey("request_id", str)
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def make_app(engine: AsyncEngine) -> web.Application:
@@ -52,9 +48,11 @@ class Server:
         self._model_names = engine.config.model_names or (engine.specs.model,)
         self._started = int(time.time())
         self._metrics = Metrics(engine)
+        self.lifecycle = Lifecycle(engine)
+        middlewares = Middlewares(engine.config, self._metrics, self.lifecycle)
         self.app = web.Application(
             client_max_size=engine.config.max_body_bytes,
-            middlewares=[self._count, self._answer_errors, self._check_key],
+            middlewares=middlewares.all,
         )
         self.app.add_routes(
             [
@@ -62,10 +60,10 @@ class Server:
                 web.post("/v1/chat/completions", self.chat),
                 web.get("/v1/models", self.models),
                 web.get("/v1/models/{name:.+}", self.model),
-                web.get("/health", self.health),
-                web.get("/metrics", self.metrics),
+                *Operations(engine, self._metrics, self.lifecycle).routes(),
             ]
         )
+        self.app.on_response_prepare.append(middlewares.add_headers)
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/completions`."""
@@ -101,17 +99,6 @@ class Server:
         """`GET /v1/models/NAME`."""
         return web.json_response(self._model_card(self._served(http.match_info["name"])))
 
-    async def health(self, http: web.Request) -> web.Response:
-        """`GET /health`: 200 while requests can be served, else 503 with the reason."""
-        failure = self._engine.failure
-        if failure is None:
-            return web.json_response({"status": "ok"})
-        return web.json_response({"status": "unhealthy", "reason": failure}, status=503)
-
-    async def metrics(self, http: web.Request) -> web.Response:
-        """`GET /metrics`."""
-        return web.Response(body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"})
-
     async def _generate(
         self,
         http: web.Request,
@@ -124,11 +111,30 @@ class Server:
     ) -> web.StreamResponse:
         """From here on the engine knows the request: whatever happens to this handler, it must end there too."""
         generations: list[Generation] = self._engine.submit(prompts, params, request_id=request_id)
-        if not request.stream:
-            return await send_whole(form, generations, choices_per_prompt=params.n)
-        stream = EventStream(http, {REQUEST_ID_HEADER: request_id})
-        options = request.stream_options or StreamOptions()
-        return await send_stream(stream, form, generations, choices_per_prompt=params.n, options=options)
+        with self._deadline(generations):
+            if not request.stream:
+                return await send_whole(form, generations, choices_per_prompt=params.n)
+            options = request.stream_options or StreamOptions()
+            async with aclosing(EventStream(http, self._engine.config.keep_alive_seconds)) as stream:
+                return await send_stream(stream, form, generations, choices_per_prompt=params.n, options=options)
+
+    @contextmanager
+    def _deadline(self, generations: Sequence[Generation]) -> Iterator[None]:
+        """End them when their time is up, if the server is configured to."""
+        seconds = self._engine.config.request_timeout_seconds
+        if seconds is None:
+            yield
+            return
+
+        def expire() -> None:
+            for generation in generations:
+                generation.cancel(f"the request took longer than this server's limit of {seconds:g} s")
+
+        timer = asyncio.get_running_loop().call_later(seconds, expire)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _model_of(self, request: GenerationRequest) -> str:
         return self._model_names[0] if request.model is None else self._served(request.model)
@@ -147,45 +153,3 @@ class Server:
             "root": self._engine.specs.model,
             "max_model_len": self._engine.specs.max_context_tokens,
         }
-
-    @web.middleware
-    async def _count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Echo the request's id and count the response under its route's pattern, not its path."""
-        response = await handler(request)
-        if not response.prepared:
-            response.headers[REQUEST_ID_HEADER] = request_id_of(request)
-        resource = request.match_info.route.resource
-        self._metrics.count_response(route=resource.canonical if resource else "unknown", status=response.status)
-        return response
-
-    @web.middleware
-    async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Every exception becomes an error object, but those that mean the client has gone."""
-        try:
-            return await handler(request)
-        except ConnectionError:
-            raise
-        except Exception as error:
-            return error_response(error)
-
-    @web.middleware
-    async def _check_key(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """With a key set, `/v1` needs it. Without one, whatever a client sends is ignored, an empty key too."""
-        key = self._engine.config.api_key
-        if key is not None and request.path.startswith("/v1/"):
-            sent = request.headers.get("Authorization", "").removeprefix("Bearer ")
-            if not secrets.compare_digest(sent.encode(), key.encode()):
-                raise Unauthorized("send the server's API key as 'Authorization: Bearer KEY'")
-        return await handler(request)
-
-
-def request_id_of(http: web.Request) -> str:
-    """The id that the client gave, or a fresh one; always the same for one request.
-
-    It is only shown: two requests with one id do not meet.
-    """
-    if _REQUEST_ID not in http:
-        given = http.headers.get(REQUEST_ID_HEADER, "")
-        is_usable = given.isascii() and given.isprintable() and 0 < len(given) <= MAX_REQUEST_ID_CHARACTERS
-        http[_REQUEST_ID] = given if is_usable else uuid.uuid4().hex
-    return http[_REQUEST_ID]

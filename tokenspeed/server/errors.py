@@ -38,6 +38,10 @@ class ModelNotServed(LookupError):
     """The client asked for a model by a name that this server does not have."""
 
 
+class RequestNotKnown(LookupError):
+    """The client asked after a request that is over, or never came."""
+
+
 class Unauthorized(PermissionError):
     """The client did not send the key that this server requires."""
 
@@ -54,7 +58,7 @@ def error_response(error: Exception) -> web.Response:
     """An exception as a whole response."""
     status, body = explain(error)
     headers = {}
-    if status == 429:
+    if status in (429, 503):
         headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
     if isinstance(error, web.HTTPMethodNotAllowed):
         headers["Allow"] = error.headers["Allow"]
@@ -76,6 +80,10 @@ def _explain(error: Exception) -> tuple[int, ErrorDetail]:
             return 401, ErrorDetail(str(error), "authentication_error", code="invalid_api_key")
         case ModelNotServed():
             return 404, ErrorDetail(str(error), "not_found_error", "model", "model_not_found")
+        case RequestNotKnown():
+            return 404, ErrorDetail(str(error), "not_found_error", "id", "request_not_found")
+        case web.HTTPRequestEntityTooLarge():
+            return 413, ErrorDetail(f"the body is too large: {error.text}", "invalid_request_error")
         case web.HTTPException():
             return error.status, ErrorDetail(f"{error.status}: {error.reason}", "invalid_request_error")
         case EngineBusy():
