@@ -81,9 +81,9 @@ class Middlewares:
     async def _check_key(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """With a key set, whatever works on requests needs it. Without one, what a client sends is ignored.
 
-        Open remain the page without data, probes and metrics.
+        Probes, version and metrics remain open.
         """
-        if self._key is not None and request.path.startswith(("/v1/", "/tokenize", "/detokenize", "/live")):
+        if self._key is not None and request.path.startswith(("/v1/", "/tokenize", "/detokenize")):
             sent = request.headers.get("Authorization", "").removeprefix("Bearer ")
             if not secrets.compare_digest(sent.encode(errors="surrogateescape"), self._key):
                 raise Unauthorized("send the server's API key as 'Authorization: Bearer KEY'")

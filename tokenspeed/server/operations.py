@@ -1,9 +1,7 @@
-"""What operators and probes ask: health, readiness, version, metrics, where a request is, the live page."""
+"""What operators and probes ask: health, readiness, version, metrics, and where a request is."""
 
 import platform
-from importlib import resources
 from importlib.metadata import version
-from typing import Final
 
 from aiohttp import web
 
@@ -11,8 +9,6 @@ from tokenspeed.engine import AsyncEngine
 from tokenspeed.server.errors import RequestNotKnown
 from tokenspeed.server.lifecycle import Condition, Lifecycle
 from tokenspeed.server.metrics import Metrics
-
-PAGE: Final = "live.html"
 
 
 class Operations:
@@ -82,8 +78,3 @@ class Operations:
         if reason:
             body["reason"] = reason
         return web.json_response(body, status=503 if condition in unwell else 200)
-
-
-def page() -> bytes:
-    """The live page, one file without anything outside it."""
-    return resources.files("tokenspeed.server").joinpath(PAGE).read_bytes()
