@@ -3,7 +3,7 @@
 Sees only what a plan puts out (fresh blocks, notes) and reports outcomes; it cannot compose the batch.
 """
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from control_plane.cache.coordinator.coordinator import CacheCoordinator
 from control_plane.cache.coordinator.demand import (
@@ -87,6 +87,7 @@ class Admission:
             ends_on_pages=config.has_state,
             final_window_tokens=config.replay_window_tokens,
         )
+        self._paged_chunk_rules = structs.replace(self._chunk_rules, ends_on_pages=True)
         self._decodes_here = config.role is not Role.PREFILL
         self.cached_tokens = 0  # of prompts, at first admissions
         # No granularity to publish by: nothing is hashed, matched or published.
@@ -145,13 +146,17 @@ class Admission:
         """The next chunk of a resident prefill. None: the budget that is left is too small for it."""
         state = request.state
         assert isinstance(state, Prefilling)
-        slot = state.resources.slot
+        slot, before = state.resources.slot, state.resources.progress
+        rules = self._chunk_rules
+        # A boundary that was reached is pending until an admission published it: this chunk ends on a page, too.
+        if before.promotion_boundary > before.published_pages * rules.prefix_granularity:
+            rules = self._paged_chunk_rules
         chunk_tokens = prefill_chunk_tokens(
-            self._chunk_rules,
+            rules,
             begin=state.window.end,
             prefill_tokens=request.prefill_tokens,
             budget_tokens=budget_tokens,
-            promotion_boundary=state.resources.progress.promotion_boundary,
+            promotion_boundary=before.promotion_boundary,
         )
         if not chunk_tokens:
             return None

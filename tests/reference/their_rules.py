@@ -9,8 +9,6 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-from msgspec import structs
-
 from control_plane.cache.coordinator.demand import Listed, Refused, RequestProgress
 from control_plane.cache.coordinator.holdings import Holdings
 from control_plane.cache.coordinator.step import Step
@@ -162,20 +160,6 @@ def try_everybody(self: WaitingLine) -> int:
     return 0
 
 
-next_chunk = Admission.next_chunk
-
-
-def align_until_published(self: Admission, request: Request, **arguments: Any) -> Window | Refused | None:
-    """The chunk behind a promotion boundary ends on a page as well: the boundary is not published before it."""
-    rules, progress = self._chunk_rules, request.resources.progress
-    if progress.promotion_boundary > progress.published_pages * rules.prefix_granularity:
-        self._chunk_rules = structs.replace(rules, ends_on_pages=True)
-    try:
-        return next_chunk(self, request, **arguments)
-    finally:
-        self._chunk_rules = rules
-
-
 decode = Admission.decode
 
 
@@ -274,7 +258,6 @@ def reference_rules(dropped: str = "") -> Iterator[None]:
             (RecoveryLine, "is_hopeless", False),
             (Admission, "first_chunk", first_chunk_with_its_hit),
             (Holdings, "is_held", lambda self, group, block: False),
-            (Admission, "next_chunk", align_until_published),
             (Admission, "decode", slide_out_only_what_is_ones_own),
             (Step, "slide_out", spend_what_slides_out_as_it_is_listed),
             (WaitingLine, "_start", try_everybody),

@@ -93,6 +93,26 @@ def test_the_second_request_promotes_and_the_third_hits(rounds: Rounds) -> None:
     """)
 
 
+def test_a_boundary_is_pending_until_it_is_published() -> None:
+    """R3.3: `b` reaches the boundary at 40 with its first chunk; the chunk behind publishes it, and ends on a page too.
+
+    Only behind that one chunks take the whole budget of 22 tokens.
+    """
+    story = Rounds(groups=(_full(), _sliding(8)), pool=300, budget_tokens=22, mixed=False)
+    system = list(range(40))
+    story.submit(tokens={"a": [*system, *range(100, 160)]}, a=(100, 1))
+    story.run_to_end()
+    story.skip()
+    story.submit(tokens={"b": [*system, *range(200, 260)]}, b=(100, 1))
+    story.run_to_end()
+    story.expect("""
+        6 | prefill b[20:40) | hit b 20 | line held by b
+        7 | prefill b[40:60) | line held by b
+        8 | prefill b[60:82) | line held by b
+        9 | prefill b[82:100)
+    """)
+
+
 def test_a_sliding_group_holds_its_window_and_a_chunk(rounds: Rounds) -> None:
     """A5: W=8 with 7 blocks to spare: a prompt of 128 is admitted at once and never holds more of that group."""
     groups = (_full(), _sliding(8))
