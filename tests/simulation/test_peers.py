@@ -62,3 +62,35 @@ def test_seeds_draw_pairs_as_well() -> None:
     assert [outcome.failure for outcome in outcomes if outcome.failure] == []
     assert any(outcome.program.setting.peer is not None for outcome in outcomes)
     assert any(outcome.program.setting.peer is None for outcome in outcomes)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a prompt whose own hit lies scattered over shared blocks is refused for good; who only prefills never "
+    "retracts (R5.7), so nothing gives them back",
+)
+def test_a_lone_prompt_on_packed_pages_gets_through() -> None:
+    """Seed 1012, shrunk: several groups' blocks share one of the pool's, which is small."""
+    peer = Peer(budget_tokens=7, batch=1, pool=12, host_blocks=18)
+    groups = (Group(fraction=2), Group(packing=3), Group(packing=2))
+    program = Program(
+        Setting(
+            groups=groups,
+            budget_tokens=1,
+            batch=1,
+            context_tokens=160,
+            pool=12,
+            safe_steps=4096,
+            stop_probability=0.0,
+            peer=peer,
+        ),
+        (
+            Submit(shared_tokens=52, max_new_tokens=1),
+            Submit(own_tokens=8, max_new_tokens=1),
+            Submit(max_new_tokens=1),
+            Submit(shared_tokens=87, max_new_tokens=1),
+            Submit(shared_tokens=35, own_tokens=37, max_new_tokens=1),
+        ),
+    )
+    outcome = run(program)
+    assert outcome.failure is None, outcome.failure
