@@ -33,7 +33,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     The server:
       `model_names` are the names clients may ask for (none: the model's own), the first one is shown. `api_key` is
       required of clients if set. Beyond `max_batch_size + max_queued_requests` unfinished generations, new ones are
-      refused as busy (HTTP 429). Bodies above `max_body_bytes` and prompts of more than `max_prompt_tokens` are refused.
+      refused as busy (HTTP 429). Bodies above `max_body_bytes` and prompts above `max_prompt_tokens` are refused.
       A request ends with an error after `request_timeout_seconds`. A client has `header_timeout_seconds` for its first
       header, and as long for each body. Streams that are silent for `keep_alive_seconds` carry a comment. On the way
       out, running answers have `drain_seconds` to finish. Browser pages of `cors_origins` ("*": all) may call.

@@ -79,7 +79,7 @@ def _draw_submit(random: Random, climate: Climate, limit: int) -> Submit:
     is_declared = random.random() >= climate.undeclared_share
     output = random.randint(1, climate.output_tokens) if is_declared else None
     own = 1 + int(random.random() ** 2 * limit / 2)
-    shared = random.choice([0, random.randint(0, limit)])
+    shared = random.choice([0, random.randint(0, limit), random.randint(0, limit)])
     room = max(limit - (output or 1), 2)
     if own + shared > room and random.random() < 0.97:
         own = min(own, room - 1)
@@ -91,8 +91,8 @@ def _draw_submit(random: Random, climate: Climate, limit: int) -> Submit:
         shared_tokens=shared,
         own_tokens=own,
         max_new_tokens=output,
-        seed=random.choice([0, 0, 1, 2]),
-        namespace=random.choice(["", "", "", "other"]),
+        seed=random.choice([0, 0, 0, 0, 1, 2]),
+        namespace=random.choice(["", "", "", "", "", "other"]),
     )
 
 
