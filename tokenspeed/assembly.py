@@ -1,6 +1,7 @@
 """Both planes put together: the one place where optional parts are chosen."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -9,7 +10,8 @@ from control_plane import CacheGroupConfig, CapacityModel, ConfigError, GroupKin
 from control_plane.loop.device_port import SchedulerPort
 from control_plane.loop.round_loop import RoundLoop
 from control_plane.rounds.record import RecordingScheduler
-from control_plane.rounds.trace import TraceWriter
+from control_plane.rounds.redact import Redactor
+from control_plane.rounds.writer import TraceWriter
 from tokenspeed.config import EngineConfig
 from tokenspeed.text.stamp import StampTokenizer
 from tokenspeed.text.tokenizer import Tokenizer
@@ -106,8 +108,21 @@ def assemble(config: EngineConfig, loaded: LoadedDevice) -> Assembly:
         scheduler = Scheduler(scheduler_config(config, loaded.specs))
         if config.record is None:
             return Assembly(loaded, scheduler, close_record=_nothing)
-        writer = TraceWriter(config.record, scheduler.config)
-        recording = RecordingScheduler(scheduler, writer, clock_us=lambda: time.monotonic_ns() // 1000)
+        writer = TraceWriter(
+            config.record,
+            scheduler.config,
+            part_bytes=config.record_part_bytes,
+            keep_parts=config.record_keep_parts,
+            compress=config.record_compress,
+            redacted=config.record_redact,
+        )
+        recording = RecordingScheduler(
+            scheduler,
+            writer,
+            clock_us=lambda: time.monotonic_ns() // 1000,
+            # Nobody keeps the key: what was mapped cannot be mapped back.
+            redactor=Redactor(secrets.token_bytes(32)) if config.record_redact else None,
+        )
         return Assembly(loaded, recording, close_record=writer.close)
     except OSError as error:
         loaded.handle.close()

@@ -28,8 +28,11 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     Scheduling (see `control_plane.SchedulerConfig`):
       `max_scheduled_tokens` bounds the tokens of a round, `max_batch_size` its requests. `overlap_depth` 1 plans a
       round while the one before computes.
-    `record` names a file that keeps every round, for `tokenspeed trace replay`. With `check_order` every pair of device
-    operations is checked for an order between them, and one without is logged as an error: slow, for hunting a fault.
+    `record` names a file that keeps every round, for `tokenspeed trace`. With `record_part_bytes` it becomes several
+      files of that size, of which the latest `record_keep_parts` are kept (all by default). `record_redact` maps token
+      ids through a secret permutation and hashes names: the schedule can be shared without the prompts.
+    With `check_order` every pair of device operations is checked for an order between them, and one without is logged
+      as an error: slow, for hunting a fault.
     The server:
       `model_names` are the names clients may ask for (none: the model's own), the first one is shown. `api_key` is
       required of clients if set. Beyond `max_batch_size + max_queued_requests` unfinished generations, new ones are
@@ -59,6 +62,10 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     max_overtakes: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = 32
 
     record: Text | None = None
+    record_part_bytes: Annotated[int, Meta(ge=4096, le=2**62)] | None = None
+    record_keep_parts: Count | None = None
+    record_compress: bool = False
+    record_redact: bool = False
     check_order: bool = False
 
     host: Text = "127.0.0.1"
@@ -132,6 +139,10 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
             )
         if (self.tls_certificate is None) != (self.tls_key is None):
             problems.append("tls_certificate and tls_key belong together: give both files or neither")
+        if self.record_keep_parts is not None and self.record_part_bytes is None:
+            problems.append(
+                f"record_keep_parts={self.record_keep_parts} needs parts: give record_part_bytes their size"
+            )
         if self.record is not None and not Path(self.record).absolute().parent.is_dir():
             problems.append(f"record={self.record!r} must lie in a folder that exists: create it or choose another")
         return problems

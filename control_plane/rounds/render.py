@@ -36,6 +36,13 @@ class Narrator:
             self._names[key] = spec.id
             self._live[key] = self._waiting[key] = None
 
+    def known(self, key: int, name: str, *, waits: bool) -> None:
+        """A request that was there before the story begins."""
+        self._names[key] = name
+        self._live[key] = None
+        if waits:
+            self._waiting[key] = None
+
     def happened(self, events: Sequence[Event]) -> None:
         """Facts arrived; those that end or retract a request change who waits."""
         for event in events:

@@ -1,5 +1,6 @@
 """Replay: feed the recorded inputs to a fresh scheduler and compare every plan byte for byte."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -8,7 +9,8 @@ from msgspec import Struct
 from control_plane.messages import ExecutionPlan, ForwardBatch
 from control_plane.messages.columns import view
 from control_plane.messages.wire import decode_events, decode_plan, decode_specs, encode_plan
-from control_plane.rounds.trace import FrameKind, TraceReader
+from control_plane.rounds.frames import FrameKind
+from control_plane.rounds.trace import Damage, TraceReader
 from control_plane.scheduler.scheduler import Scheduler
 
 
@@ -33,11 +35,18 @@ class Replayed(Struct, frozen=True):
     plans: int
     rounds: int
     difference: Difference | None
+    damage: Damage | None = None
 
 
-def replay(path: str | Path) -> Replayed:
-    """Plan again from a recording's inputs. Raises WireError when the file cannot be read."""
-    reader = TraceReader(path)
+def replay(
+    path: str | Path, *, strict: bool = False, progress: Callable[[TraceReader], None] | None = None
+) -> Replayed:
+    """Plan again from a recording's inputs, as far as it can be read; with `strict` damage is an error.
+
+    Raises WireError when the file cannot be read or begins in the middle of a run. `progress` is told of every plan.
+    """
+    reader = TraceReader(path, strict=strict)
+    reader.require_beginning()
     scheduler = Scheduler(reader.header.config)
     plans = rounds = 0
     for frame in reader:
@@ -50,16 +59,19 @@ def replay(path: str | Path) -> Replayed:
                 plan = scheduler.next_plan()
                 if encode_plan(plan) != frame.payload:
                     recorded = decode_plan(frame.payload)
-                    difference = Difference(recorded.round, plans, _differing_fields(recorded, plan))
+                    difference = Difference(recorded.round, plans, differing_fields(recorded, plan))
                     return Replayed(plans, rounds, difference)
                 plans += 1
                 rounds += plan.has_work
-            case FrameKind.CLOCK:
+                if progress is not None:
+                    progress(reader)
+            case FrameKind.HEADER | FrameKind.LIVE | FrameKind.PACK:
                 continue
-    return Replayed(plans, rounds, None)
+    return Replayed(plans, rounds, None, reader.damage)
 
 
-def _differing_fields(recorded: ExecutionPlan, replayed: ExecutionPlan) -> tuple[tuple[str, str, str], ...]:
+def differing_fields(recorded: ExecutionPlan, replayed: ExecutionPlan) -> tuple[tuple[str, str, str], ...]:
+    """The fields in which two plans differ, as (name, one's value, the other's)."""
     fields = []
     for name in ExecutionPlan.__struct_fields__:
         before, after = getattr(recorded, name), getattr(replayed, name)

@@ -8,8 +8,9 @@ import pytest
 
 from control_plane.messages import NoteKind
 from control_plane.messages.wire import decode_plan
+from control_plane.rounds.frames import FrameKind
 from control_plane.rounds.replay import replay
-from control_plane.rounds.trace import FrameKind, TraceReader
+from control_plane.rounds.trace import TraceReader
 from data_plane.model.registry import load_model
 from tests.models.shapes import generated, saved
 from tokenspeed import Engine, EngineConfig, SamplingParams

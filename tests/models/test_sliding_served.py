@@ -10,7 +10,8 @@ import pytest
 from control_plane.messages import ExecutionPlan, NoteKind
 from control_plane.messages.columns import view
 from control_plane.messages.wire import decode_plan
-from control_plane.rounds.trace import FrameKind, TraceReader
+from control_plane.rounds.frames import FrameKind
+from control_plane.rounds.trace import TraceReader
 from data_plane.model.sources import resolve
 from tests.models.shapes import generated, saved
 from tests.models.test_random_models import prompts

@@ -1,7 +1,6 @@
 """The command line, in one process and without a port."""
 
 import json
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,8 @@ from typer.testing import CliRunner, Result
 
 from control_plane.messages.columns import pack, view
 from control_plane.messages.wire import decode_specs, encode_specs
-from control_plane.rounds.trace import FrameKind, TraceReader
+from control_plane.rounds.frames import FrameKind, pack_head
+from control_plane.rounds.trace import TraceReader
 from tokenspeed.cli import app
 from tokenspeed.commands.options import bytes_of, settings_of
 from tokenspeed.commands.serve import example_request
@@ -103,6 +103,16 @@ def test_a_recording_is_replayed(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "all are identical" in result.stdout
 
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-3])
+    result = run("trace", "replay", str(file))
+    assert result.exit_code == 0
+    assert "are lost" in result.stderr
+    assert "all are identical" in result.stdout
+    assert run("trace", "replay", "--strict", str(file)).exit_code == 2
+    assert "1 | prefill" in run("trace", "show", str(file)).stdout
+    file.write_bytes(whole)
+
     file.write_bytes(with_longer_prompt(file))
     result = run("trace", "replay", str(file))
     assert result.exit_code == 1
@@ -124,10 +134,11 @@ def with_longer_prompt(file: Path) -> bytes:
     frame = next(frame for frame in TraceReader(file) if frame.kind is FrameKind.SUBMISSIONS)
     (spec,) = decode_specs(frame.payload)
     longer = encode_specs([structs.replace(spec, tokens=pack([*view(spec.tokens).tolist(), 5]))])
-    head = struct.Struct("<BI")
-    old = head.pack(frame.kind, len(frame.payload)) + frame.payload
+    old, new = (
+        pack_head(frame.kind, payload, frame.round, frame.time_us) + payload for payload in (frame.payload, longer)
+    )
     assert data.count(old) == 1
-    return data.replace(old, head.pack(frame.kind, len(longer)) + longer)
+    return data.replace(old, new)
 
 
 def test_the_package_runs_as_a_module_and_loads_no_torch() -> None:

@@ -27,6 +27,12 @@ Overlap = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(help="CPU threads of one operation.")]
 Record = Annotated[str | None, typer.Option(help="Keep every round in this file.")]
+RecordPart = Annotated[str | None, typer.Option(help="Record into parts of this size, as in 64M.")]
+RecordKeep = Annotated[int | None, typer.Option(help="Keep only so many parts of the record, the latest.")]
+RecordCompress = Annotated[bool | None, typer.Option("--record-compress", help="Compress the record.")]
+RecordRedact = Annotated[
+    bool | None, typer.Option("--record-redact", help="Record the schedule without what clients wrote.")
+]
 Config = Annotated[Path | None, typer.Option(help="A JSON file of settings; options given here go before it.")]
 
 

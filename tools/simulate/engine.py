@@ -26,7 +26,7 @@ from control_plane.messages.columns import view
 from control_plane.messages.wire import decode_events, encode_events
 from control_plane.rounds.record import RecordingScheduler
 from control_plane.rounds.replay import replay
-from control_plane.rounds.trace import TraceWriter
+from control_plane.rounds.writer import TraceWriter
 from control_plane.scheduler.feedback import Ended
 from control_plane.testing.checkers import PlanChecker
 from control_plane.testing.simulated_device import result_of

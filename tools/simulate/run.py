@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from msgspec import Struct
 
-from tools.rounds import told_rounds
+from control_plane.rounds.told import told_rounds
 from tools.simulate.draw_setting import draw_setting
 from tools.simulate.draw_steps import draw_climate, draw_steps
 from tools.simulate.engine import Watch
