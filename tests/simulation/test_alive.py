@@ -13,7 +13,8 @@ from control_plane.scheduler.feedback import Feedback
 from control_plane.scheduler.scheduler import Scheduler
 from data_plane.ops.host_tier import CopyInFlight, StreamedHostTier
 from data_plane.ops.zeroing import HostZeroing
-from tools.simulate.run import Outcome, simulate
+from tools.simulate.program import Group, Peer, Program, Setting, Submit
+from tools.simulate.run import Outcome, run, simulate
 
 Patch = pytest.MonkeyPatch
 ROUNDS = 150
@@ -82,7 +83,6 @@ FOUND_AS = {
     publish_what_was_not_computed: {"plan", "forward", "tokens"},
     take_tokens_of_the_thrown_out: {"tokens"},
     believe_every_load: {"tokens"},
-    spare_the_exempt_always: {"stall"},
     plan_by_mood: {"replay"},
 }
 
@@ -94,6 +94,31 @@ def test_a_broken_rule_is_found(breaks: Callable[[Patch], None], monkeypatch: Pa
     found = first_failure(range(MOST_SEEDS))
     assert found.failure is not None
     assert found.failure.kind in FOUND_AS[breaks], found.failure
+
+
+def test_without_a_last_resort_the_exempt_starve(monkeypatch: Patch) -> None:
+    """R5.6; seed 28, shrunk: two that are exempt hold all of the pool of who decodes, and neither can go on."""
+    program = Program(
+        Setting(
+            groups=(Group(kind="sliding", window=2), Group()),
+            budget_tokens=1,
+            batch=2,
+            context_tokens=48,
+            pool=16,
+            stop_probability=0.0,
+            recompute_failed_transfers=False,
+            peer=Peer(budget_tokens=1, batch=1, pool=11),
+        ),
+        (
+            Submit(shared_tokens=22, own_tokens=9, max_new_tokens=3),
+            Submit(base=2, shared_tokens=13, max_new_tokens=4),
+        ),
+    )
+    assert run(program).failure is None
+    spare_the_exempt_always(monkeypatch)
+    failure = run(program).failure
+    assert failure is not None
+    assert failure.kind == "stall"
 
 
 def first_failure(seeds: Iterable[int]) -> Outcome:
