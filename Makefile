@@ -8,7 +8,7 @@ MODEL ?= smollm2
 PORT ?= 8000
 ARGS ?=
 
-.PHONY: help serve test format bench lock clean
+.PHONY: help serve test quick format bench lock clean
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /make \1: /p' Makefile
@@ -18,6 +18,9 @@ serve: $(VENV)/serve.stamp ## serve a model on 127.0.0.1: MODEL=smollm2 PORT=800
 
 test: $(VENV)/test.stamp ## every check, as CI runs it: ARGS=--fast leaves out slow tests
 	$(VENV)/bin/python -m tools.check $(ARGS)
+
+quick: $(VENV)/test.stamp ## the inner loop: format, lint, unit tests and scenarios
+	$(VENV)/bin/python -m tools.check --quick $(ARGS)
 
 format: $(VENV)/test.stamp ## put the code into shape
 	$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .

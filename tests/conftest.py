@@ -13,6 +13,9 @@ from control_plane.testing.rounds import Rounds
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Before torch is loaded: workers that spin between operations take the cores that other threads need.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Each worker has a core; two that both wanted all of them would wait for one another.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tokenizers would start threads before a test forks or starts a server.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

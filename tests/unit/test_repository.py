@@ -31,7 +31,10 @@ def text_files() -> Iterator[Path]:
         hidden = any(part.startswith(".") and part != ".ci" for part in parts[:-1])
         if not path.is_file() or hidden or skipped & set(parts) or any(part.endswith(".egg-info") for part in parts):
             continue
-        if path.suffix in {".py", ".md", ".toml", ".txt", ".json", ".yaml", ""} and path.name != "LICENSE":
+        if path.suffix in {".py", ".md", ".toml", ".txt", ".json", ".yaml", ""} and path.name not in {
+            "LICENSE",
+            ".git",
+        }:
             yield path
 
 
