@@ -172,6 +172,7 @@ class NoteKind(StrEnum):
     NO_SLOT = "no-slot"  # requests that hold slots
     SEALED = "sealed"  # admissions that overtook this request
     RETRACTED = "retracted"  # tokens known, blocks given back, retractions of this request so far, key served
+    RESTARTED = "restarted"  # tokens of the prompt scheduled before, blocks given back
     EVICTED = "evicted"  # group, cached blocks evicted
     LOADED = "loaded"  # blocks that come from the host
     STORED = "stored"  # blocks that go to the host before they are given away

@@ -113,6 +113,8 @@ class Narrator:
                 return f"line sealed behind {name}"
             case NoteKind.RETRACTED:
                 return f"retracts {name} at {numbers[0]} for {self._name(numbers[3])}"
+            case NoteKind.RESTARTED:
+                return f"restarts {name} at {numbers[0]}"
             case NoteKind.EVICTED:
                 return f"evicts {numbers[1]}"
             case NoteKind.LOADED:

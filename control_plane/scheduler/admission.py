@@ -18,7 +18,7 @@ from control_plane.config import Role, SchedulerConfig
 from control_plane.fsm.events import ScheduleChunk, ScheduleDecode, ScheduleFirstChunk, ScheduleRemotePrefill
 from control_plane.fsm.request import Request
 from control_plane.fsm.resources import ForwardResources
-from control_plane.fsm.states import PrefillDone, Prefilling
+from control_plane.fsm.states import PrefillDone, Prefilling, resources_of
 from control_plane.fsm.tokens import Window
 from control_plane.messages import NOT_SAMPLED, NoteKind, SlotBinding
 from control_plane.messages.columns import Int32s, count, pack
@@ -101,6 +101,11 @@ class Admission:
     def releasable_blocks(self, slot: int) -> int:
         """LCM blocks that could be had if this slot let go of its pages."""
         return self._coordinator.releasable_blocks(slot)
+
+    def holds_all(self, request: Request) -> bool:
+        """Whether all blocks that are held are a request's own: none is a copy's, a transfer's or another request's."""
+        is_only_resident = resources_of(request.state) is not None and self._resident.count == 1
+        return is_only_resident and not self._coordinator.is_held_outside
 
     def first_chunk(
         self, request: Request, *, budget_tokens: int, round_number: int, output: PlanOutput

@@ -15,6 +15,7 @@ from control_plane.scheduler.line import Candidates
 from control_plane.scheduler.phases import (
     Desk,
     schedule_blocked_decode,
+    schedule_readmission,
     schedule_recovery,
     schedule_remote_prompt,
     schedule_resident_chunks,
@@ -45,6 +46,29 @@ def retract_and_grant(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback,
             return
     if build.retracted and build.is_empty and not desk.rounds_in_flight:
         _start_over(desk, build, feedback, line)
+
+
+def restart_if_alone(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> None:
+    """Role P: a prompt that finds no room though everything that is held is its own begins again, in this round.
+
+    Where blocks of a group share a parent, those of a prefix hit, and those placed beside others that have left since,
+    lie scattered: more parents are held than the capacity model counts, and nobody is left to give any back. In a pool
+    that is empty of all else they are packed as the model counts, and nobody is admitted before the prompt is complete
+    (R3.5), so it is not refused again: one restart is enough, and no request waits for ever (8.3). It is no victim,
+    since nothing that it gives goes to another (R5.7).
+    """
+    request = feedback.capacity_blocker
+    if request is None or not build.is_empty or desk.rounds_in_flight or not desk.admission.holds_all(request):
+        return
+    slot = request.resources.slot
+    computed_tokens, held_blocks = int(desk.resident.planned[slot]), desk.admission.releasable_blocks(slot)
+    tokens = desk.resident.tokens(slot).copy()
+    request.apply(RetractForCapacity(desk.next_retraction_epoch(), resumes_generation=False, is_recoverable=True))
+    request.rebase(tokens)
+    request.starts_afresh = True
+    line.comes_back(request)
+    build.output.note(NoteKind.RESTARTED, request.key, computed_tokens, held_blocks)
+    schedule_readmission(desk, build, feedback, line)
 
 
 def choose_victim(desk: Desk, *, spares_covered: bool) -> Request | None:

@@ -17,7 +17,7 @@ from control_plane.scheduler.phases import (
     seals_newcomers,
 )
 from control_plane.scheduler.plan_build import PlanBuild
-from control_plane.scheduler.retraction import retract_and_grant
+from control_plane.scheduler.retraction import restart_if_alone, retract_and_grant
 
 Grammar = Callable[[Desk, PlanBuild, AdmissionFeedback, Candidates], None]
 
@@ -49,9 +49,13 @@ def build_unmixed_plan(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback
 
 
 def build_prefill_plan(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> None:
-    """Completed prompts out, then more prompts in. Nobody is retracted: transfers give pages back (R5.7, R6.P)."""
+    """Completed prompts out, then more prompts in (R6.P). Nobody is retracted: transfers give pages back (R5.7).
+
+    Only who holds everything that is held waits for no transfer, and helps itself.
+    """
     hand_over_completed(desk, build, line)
     schedule_prefills(desk, build, feedback, line)
+    restart_if_alone(desk, build, feedback, line)
 
 
 def build_decode_plan(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> None:

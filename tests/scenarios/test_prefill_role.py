@@ -2,7 +2,7 @@
 
 import pytest
 
-from control_plane.config import Role
+from control_plane.config import CacheGroupConfig, Role
 from control_plane.messages import Abort, Bootstrapped, TransferFailed, TransferSucceeded
 from control_plane.messages.columns import view
 from control_plane.testing.rounds import Rounds
@@ -82,6 +82,57 @@ def test_nobody_is_thrown_out_here(rounds: Rounds) -> None:
         4 | hands over b[0:20)
     """)
     assert rounds.scheduler.stats().retractions == 0
+
+
+def test_a_lone_prompt_with_a_scattered_hit_begins_again(rounds: Rounds) -> None:
+    """8.3, R5.7: what b shares with a lies beside what a alone had. When that is gone b holds more parents than packed
+    blocks need, and waits for nobody: it gives back its own, once, and is complete before c is looked at.
+    """
+    groups = (
+        CacheGroupConfig("f", block_granularity=2, packing=4),
+        CacheGroupConfig("h", block_granularity=4, packing=8),
+    )
+    rounds.configure(groups=groups, pool=5, budget_tokens=16, batch=1)
+    shared = list(range(11))
+    tokens = {"a": [*shared, *range(100, 118)], "b": [*shared, *range(200, 220)], "c": [*shared, 300]}
+    rounds.submit(tokens=tokens, a=(29, 1), b=(31, 1), c=(12, 1))
+    rounds.run_to_end()
+    rounds.expect("""
+        1 | prefill a[0:16) | line held by a | waits b c
+        2 | prefill a[16:29) | no slot | waits b c
+        3 | hands over a[0:29) | no slot | waits b c
+        - | no slot | waits b c
+        4 | prefill b[8:24) | hit b 8 | evicts 10 | line held by b | waits c
+        5 | prefill b[0:16) | b blocked 4 of 5 | restarts b at 24 | line held by b | waits c
+        6 | prefill b[16:31) | no slot | waits c
+        7 | hands over b[0:31) | no slot | waits c
+        - | no slot | waits c
+        8 | prefill c[8:12) | hit c 8 | evicts 5
+        9 | hands over c[0:12)
+    """)
+    assert rounds.scheduler.stats().retractions == 1
+
+
+def test_a_lone_prompt_placed_among_what_others_left_begins_again(rounds: Rounds) -> None:
+    """8.3, R5.7: no hit is needed for that: only as much of a is evicted as b's first chunk needs, and b fills gaps."""
+    groups = (
+        CacheGroupConfig("f", block_granularity=2, packing=2),
+        CacheGroupConfig("g", block_granularity=4, packing=8),
+        CacheGroupConfig("h", block_granularity=4, packing=6),
+    )
+    rounds.configure(groups=groups, pool=8, budget_tokens=16, batch=1)
+    rounds.submit(a=(23, 1), b=(23, 1))
+    rounds.run_to_end()
+    rounds.expect("""
+        1 | prefill a[0:16) | line held by a | waits b
+        2 | prefill a[16:23) | no slot | waits b
+        3 | hands over a[0:23) | no slot | waits b
+        - | no slot | waits b
+        4 | prefill b[0:16) | evicts 8 | evicts 1 | line held by b
+        5 | prefill b[0:16) | b blocked 4 of 11 | restarts b at 16 | line held by b
+        6 | prefill b[16:23)
+        7 | hands over b[0:23)
+    """)
 
 
 def test_two_long_prompts_do_not_interleave(rounds: Rounds) -> None:

@@ -64,13 +64,8 @@ def test_seeds_draw_pairs_as_well() -> None:
     assert any(outcome.program.setting.peer is None for outcome in outcomes)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a prompt whose own hit lies scattered over shared blocks is refused for good; who only prefills never "
-    "retracts (R5.7), so nothing gives them back",
-)
 def test_a_lone_prompt_on_packed_pages_gets_through() -> None:
-    """Seed 1012, shrunk: several groups' blocks share one of the pool's, which is small."""
+    """8.3: seed 1012, shrunk: several groups' blocks share one of the pool's, which is small. It begins again, once."""
     peer = Peer(budget_tokens=7, batch=1, pool=12, host_blocks=18)
     groups = (Group(fraction=2), Group(packing=3), Group(packing=2))
     program = Program(

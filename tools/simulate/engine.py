@@ -1,5 +1,6 @@
 """One engine: a scheduler, a stamp device, and between them a round loop that plans one round at a time."""
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -91,6 +92,7 @@ class Engine:
         self._mailbox = Mailbox(lambda: None)
         self._ends: list[Abort | Finish] = []
         self._most_retractions: dict[int, int] = {}
+        self._restarts: Counter[int] = Counter()
         self._batches_out: dict[int, ExecutionPlan] = {}
         self._held: list[bytes] = []
         self._held_alone: list[bytes] = []
@@ -272,6 +274,10 @@ class Engine:
         except AssertionError as error:
             raise Violation("plan", str(error)) from error
         for note in plan.notes:
+            if note.kind is NoteKind.RESTARTED:
+                self._restarts[note.key] += 1
+                times = self._restarts[note.key]
+                require(times <= 1 + self.mishaps, "livelock", f"request {note.key} was restarted {times} times")
             if note.kind is NoteKind.RETRACTED:
                 most = self._most_retractions[note.key] + self.mishaps
                 message = f"request {note.key} was retracted {note.numbers[2]} times"

@@ -10,6 +10,10 @@ def check_rules(plan: ExecutionPlan, role: Role) -> None:
     """Raise a Violation naming the rule that this plan of an engine of that role breaks."""
     retracts = any(note.kind is NoteKind.RETRACTED for note in plan.notes)
     require(not (retracts and role is Role.PREFILL), "R5.7", f"round {plan.round} of a prefilling engine retracts")
+    restarted = [note.key for note in plan.notes if note.kind is NoteKind.RESTARTED]
+    is_alone = plan.forward is not None and view(plan.forward.keys).tolist() == restarted
+    may_restart = role is Role.PREFILL and is_alone
+    require(may_restart or not restarted, "R5.7", f"round {plan.round} restarts {restarted}, not alone on role P")
     for store in plan.stores:
         is_ordered = store.guard is StoreSourceGuard.STREAM_ORDERED
         require(retracts or not is_ordered, "R5.3", f"round {plan.round} gives away what it stores and retracts nobody")
