@@ -166,19 +166,25 @@ class ForwardBatch(Struct, frozen=True, array_like=True, gc=False):
 class NoteKind(StrEnum):
     """The decisions a round can leave a mark of. The comment says what `numbers` hold."""
 
-    HIT = "hit"  # prefix tokens taken from the cache
+    HIT = "hit"  # prefix tokens taken from the cache, and how many of them the host had to give back
     BLOCKED = "blocked"  # group that lacked blocks, blocks asked for, blocks that could be had
     LINE_HELD = "line-held"  # tokens of the prompt still to compute
     NO_SLOT = "no-slot"  # requests that hold slots
     SEALED = "sealed"  # admissions that overtook this request
-    RETRACTED = "retracted"  # tokens known, blocks given back, retractions of this request so far, key served
+    # tokens known, blocks given back, retractions of this request so far, key served; then why it was chosen: residents
+    # that could give way, residents that were spared, and whether (1, 0) its prefill was incomplete, it was the last
+    # resort, it comes back before new prompts
+    RETRACTED = "retracted"
+    ROLLED_BACK = "rolled-back"  # tokens known: it read what was never written, and prefills again
+    READMITTED = "readmitted"  # blocks that could be had before it came back, retractions so far
     RESTARTED = "restarted"  # tokens of the prompt scheduled before, blocks given back
     EVICTED = "evicted"  # group, cached blocks evicted
-    LOADED = "loaded"  # blocks that come from the host
-    STORED = "stored"  # blocks that go to the host before they are given away
+    LOADED = "loaded"  # blocks that come from the host, then the operations that bring them
+    STORED = "stored"  # blocks that go to the host before they are given away, then the operations
     DEFERRED = "deferred"  # nobody is retracted yet: load-backs out, stores out that hold blocks, forwards out
     AWAITS_STORE = "awaits-store"  # its pages are on their way to the host
     AWAITS_RECOVERY = "awaits-recovery"  # key of a retracted request that comes back first
+    NO_BUDGET = "no-budget"  # tokens of the round's budget that were left, too few for it and those behind it
 
 
 class Note(Struct, frozen=True, array_like=True, gc=False):

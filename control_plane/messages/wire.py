@@ -14,7 +14,7 @@ from control_plane.messages.columns import count
 from control_plane.messages.events import Event
 from control_plane.messages.plan import ExecutionPlan, ForwardBatch, RequestSpec
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _encoder = msgspec.msgpack.Encoder()
 _plan_decoder = msgspec.msgpack.Decoder(ExecutionPlan)

@@ -80,12 +80,12 @@ class Narrator:
         if plan.remote_decode is not None:
             parts.append("hands over " + " ".join(self._remote(plan.remote_decode)))
         for note in plan.notes:
-            if note.kind is NoteKind.RETRACTED:
+            if note.kind in (NoteKind.RETRACTED, NoteKind.ROLLED_BACK):
                 self._waits_again(note.key)
         if batch is not None:
             for key in keys:
                 self._waiting.pop(key, None)
-        parts += [self._note(note) for note in plan.notes]
+        parts += filter(None, map(self._note, plan.notes))
         if self._waiting:
             parts.append("waits " + " ".join(self._name(key) for key in self._waiting))
         return " | ".join(parts)
@@ -129,6 +129,8 @@ class Narrator:
                 return f"{name} awaits its store"
             case NoteKind.AWAITS_RECOVERY:
                 return f"{self._name(numbers[0])} comes back before {name}"
+            case NoteKind.ROLLED_BACK | NoteKind.READMITTED | NoteKind.NO_BUDGET:
+                return ""  # to be seen by who is in the batch
 
     def _name(self, key: int) -> str:
         return self._names.get(key, str(key))

@@ -269,12 +269,15 @@ class Admission:
     ) -> ForwardResources | Refused:
         """A slot, the hit and the blocks; or nothing of it."""
         slot = self._resident.next_slot
+        available_before = self.available_blocks
         granted = self._coordinator.admit_first(slot, demands, hit, owner=request.key)
         if isinstance(granted, Refused):
             return granted
         headroom_tokens = self._headroom_tokens(request, window)
         request.is_generation_covered = headroom_tokens >= request.limit_tokens - window.end
         self._move_in(request, slot, granted, hit, round_number, output)
+        if request.retraction_count:
+            output.note(NoteKind.READMITTED, request.key, available_before, request.retraction_count)
         return ForwardResources(slot=slot, progress=granted.progress, forwards_out=self._resident)
 
     def _try_remote(self, request: Request, hit: PrefixHit, round_number: int, output: PlanOutput) -> Window | Refused:
@@ -326,12 +329,21 @@ class Admission:
         assert settled == slot, f"admitted into slot {slot} and settled in {settled}"
         self._bind(request, slot, request.tokens, output)
         if hit.tokens:
-            output.note(NoteKind.HIT, request.key, hit.tokens)
+            output.note(NoteKind.HIT, request.key, hit.tokens, self._host_tokens(hit))
         if granted.load_backs:
-            output.note(NoteKind.LOADED, request.key, sum(count(load.sources) for load in granted.load_backs))
+            loaded = sum(count(load.sources) for load in granted.load_backs)
+            output.note(NoteKind.LOADED, request.key, loaded, *(load.op for load in granted.load_backs))
         output.record_grant(granted)
         if request.retraction_count == 0:
             self.cached_tokens += hit.tokens
+
+    def _host_tokens(self, hit: PrefixHit) -> int:
+        """Tokens of a hit that the host gives back, in the group that lacks most of them on the device."""
+        spans = (
+            len(part.loads) * group.block_granularity
+            for group, part in zip(self._config.groups, hit.groups, strict=True)
+        )
+        return min(hit.tokens, max(spans))
 
     def _bind(
         self, request: Request, slot: int, tokens: Int32s, output: PlanOutput, *, last_token: int = NOT_SAMPLED

@@ -22,6 +22,8 @@ from control_plane.messages import (
     FinishReason,
     ForwardFailed,
     LoadBackDone,
+    Note,
+    NoteKind,
     RemotePrefillDone,
     Retract,
     TransferFailed,
@@ -76,6 +78,7 @@ class Feedback:
         self._next_epoch = next_epoch
         self.generated_tokens = 0
         self.retractions = 0
+        self._notes: list[Note] = []
 
     def land(self, result: ExtendResult) -> None:
         """A forward landed: tokens are appended, and it is no longer out against anybody's pages (R2.2)."""
@@ -223,6 +226,11 @@ class Feedback:
             holders = self._discard([(failed.group, failed.blocks)])
             self._roll_back([*failed.readers, *holders])
 
+    def take_notes(self) -> list[Note]:
+        """Marks of what was decided since the last plan."""
+        notes, self._notes = self._notes, []
+        return notes
+
     def _discard(self, unwritten: Sequence[tuple[int, Int32s]]) -> list[int]:
         """Drop blocks from the cache that hold rubbish. Returns the keys of the requests that took one from there."""
         misled: dict[int, None] = {}
@@ -253,6 +261,7 @@ class Feedback:
             request.apply(FillFailed(self._next_epoch(), resumes_generation, is_recoverable))
             request.rebase(tokens)
             self.retractions += 1
+            self._notes.append(Note(NoteKind.ROLLED_BACK, key, (len(tokens),)))
             self._line.comes_back(request)
 
     def _has_landed(self, request: Request) -> bool:

@@ -86,7 +86,8 @@ class HostCopies:
         stores = self._coordinator.store(pieces, StoreSourceGuard.STREAM_ORDERED, victim.key)
         if stores:
             output.stores += stores
-            output.note(NoteKind.STORED, victim.key, sum(count(store.sources) for store in stores))
+            blocks = sum(count(store.sources) for store in stores)
+            output.note(NoteKind.STORED, victim.key, blocks, *(store.op for store in stores))
         return bool(stores) or any(self._coordinator.host.find(*piece.name) for piece in pieces)
 
     def _with_endpoint(self, victim: Request, progress: RequestProgress) -> RequestProgress:

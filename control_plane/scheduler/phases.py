@@ -104,10 +104,11 @@ def schedule_resident_chunks(desk: Desk, build: PlanBuild, feedback: AdmissionFe
     A resident prefill that finds no room holds it as well: a newcomer must not take what it waits for (R3.5).
     """
     for request in list(line.prefilling):
-        if not build.budget_tokens:
-            return True
-        window = desk.admission.next_chunk(request, budget_tokens=build.budget_tokens, output=build.output)
+        window = None
+        if build.budget_tokens:
+            window = desk.admission.next_chunk(request, budget_tokens=build.budget_tokens, output=build.output)
         if window is None:
+            build.output.note(NoteKind.NO_BUDGET, request.key, build.budget_tokens)
             return True
         if isinstance(window, Refused):
             _note_refusal(build, feedback, request, window)
@@ -127,7 +128,10 @@ def schedule_readmission(desk: Desk, build: PlanBuild, feedback: AdmissionFeedba
     swap the two (R7.2).
     """
     request = line.recovering.first
-    if request is None or request.key in build.retracted or not build.budget_tokens:
+    if request is None or request.key in build.retracted:
+        return False
+    if not build.budget_tokens:
+        build.output.note(NoteKind.NO_BUDGET, request.key, 0)
         return False
     if line.recovering.is_hopeless or any(other.retraction_count for other in line.prefilling):
         return False
@@ -141,6 +145,7 @@ def schedule_readmission(desk: Desk, build: PlanBuild, feedback: AdmissionFeedba
         request, budget_tokens=build.budget_tokens, round_number=build.round_number, output=build.output
     )
     if outcome is None:
+        build.output.note(NoteKind.NO_BUDGET, request.key, build.budget_tokens)
         return False
     if isinstance(outcome, Refusal):
         lacked = outcome.lacked
@@ -182,6 +187,7 @@ def schedule_new_prompts(desk: Desk, build: PlanBuild, feedback: AdmissionFeedba
     """First chunks of waiting prompts, until the budget or the slots are gone or one holds the line."""
     for request in line.waiting.candidates():
         if not build.budget_tokens:
+            build.output.note(NoteKind.NO_BUDGET, request.key, 0)
             return
         if request.key in build.retracted:
             line.waiting.pass_over(request)
@@ -193,6 +199,7 @@ def schedule_new_prompts(desk: Desk, build: PlanBuild, feedback: AdmissionFeedba
             request, budget_tokens=build.budget_tokens, round_number=build.round_number, output=build.output
         )
         if outcome is None:
+            build.output.note(NoteKind.NO_BUDGET, request.key, build.budget_tokens)
             line.waiting.pass_over(request)
             continue
         if isinstance(outcome, Refusal):

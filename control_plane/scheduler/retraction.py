@@ -40,7 +40,7 @@ def retract_and_grant(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback,
         return
     while (choice := _quiescent_victim(desk, build)) is not None:
         victim, is_last_resort = choice
-        _retract(desk, build, feedback, line, victim)
+        _retract(desk, build, feedback, line, victim, is_last_resort=is_last_resort)
         decodes_first = is_last_resort or victim.retraction_count > 1
         if _grant(desk, build, feedback, line, decodes_first=decodes_first) or not _can_join(desk, build, feedback):
             return
@@ -173,16 +173,24 @@ def _start_over(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line:
         schedule_waiting(desk, build, feedback, line)
 
 
-def _retract(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates, victim: Request) -> None:
+def _retract(
+    desk: Desk,
+    build: PlanBuild,
+    feedback: AdmissionFeedback,
+    line: Candidates,
+    victim: Request,
+    *,
+    is_last_resort: bool,
+) -> None:
+    movable = [request for request in desk.residents() if not is_pinned(desk.role, request.state)]
+    spared = 0 if is_last_resort else sum(request.is_generation_covered for request in movable)
+    was_prefilling = isinstance(victim.state, Prefilling)
     tokens = desk.resident.tokens(victim.resources.slot).copy()
     is_stored = desk.admission.give_away(victim, build.output)
     blocks_before = desk.admission.available_blocks
     resumes_generation = len(tokens) > victim.prompt_tokens
-    victim.apply(
-        RetractForCapacity(
-            desk.next_retraction_epoch(), resumes_generation, is_recoverable=is_stored or desk.recovers_in_order
-        )
-    )
+    is_recoverable = is_stored or desk.recovers_in_order
+    victim.apply(RetractForCapacity(desk.next_retraction_epoch(), resumes_generation, is_recoverable=is_recoverable))
     victim.rebase(tokens)
     # Alone and yet no room: its blocks lie scattered over parents that it needs for other groups.
     victim.starts_afresh = not desk.resident.count and feedback.capacity_blocker is victim
@@ -190,4 +198,6 @@ def _retract(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Ca
     build.retracted[victim.key] = None
     given_back = desk.admission.available_blocks - blocks_before
     served = feedback.capacity_blocker.key if feedback.capacity_blocker else 0
-    build.output.note(NoteKind.RETRACTED, victim.key, len(tokens), given_back, victim.retraction_count, served)
+    what = (len(tokens), given_back, victim.retraction_count, served)
+    why = (len(movable) - spared, spared, was_prefilling, is_last_resort, is_recoverable)
+    build.output.note(NoteKind.RETRACTED, victim.key, *what, *map(int, why))

@@ -214,6 +214,7 @@ class Scheduler:
             groups=len(self.config.groups),
         )
         build.output.stores += self.copies.take_due()
+        build.output.notes += self._feedback.take_notes()
         self._build_plan(self, build, AdmissionFeedback(), self._line)
         plan = build.finish(self._coordinator.tables)
         if plan.has_work:
