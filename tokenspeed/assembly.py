@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from control_plane import CacheGroupConfig, CapacityModel, ConfigError, GroupKind, Scheduler, SchedulerConfig
-from control_plane.loop.device_port import SchedulerPort
 from control_plane.loop.round_loop import RoundLoop
 from control_plane.rounds.record import RecordingScheduler
 from control_plane.rounds.redact import Redactor
 from control_plane.rounds.writer import TraceWriter
 from tokenspeed.config import EngineConfig
+from tokenspeed.observe.watch import WatchedScheduler
 from tokenspeed.text.stamp import StampTokenizer
 from tokenspeed.text.tokenizer import Tokenizer
 
@@ -35,7 +35,7 @@ class LoadedDevice:
 class Assembly:
     """An engine's parts, ready to run. `close` waits for the device's threads: call it when the rounds have ended."""
 
-    def __init__(self, loaded: LoadedDevice, scheduler: SchedulerPort, *, close_record: Callable[[], None]) -> None:
+    def __init__(self, loaded: LoadedDevice, scheduler: WatchedScheduler, *, close_record: Callable[[], None]) -> None:
         self.specs = loaded.specs
         self.tokenizer = loaded.tokenizer
         self.scheduler = scheduler
@@ -107,7 +107,7 @@ def assemble(config: EngineConfig, loaded: LoadedDevice) -> Assembly:
     try:
         scheduler = Scheduler(scheduler_config(config, loaded.specs))
         if config.record is None:
-            return Assembly(loaded, scheduler, close_record=_nothing)
+            return Assembly(loaded, WatchedScheduler(scheduler, time.monotonic), close_record=_nothing)
         writer = TraceWriter(
             config.record,
             scheduler.config,
@@ -123,7 +123,7 @@ def assemble(config: EngineConfig, loaded: LoadedDevice) -> Assembly:
             # Nobody keeps the key: what was mapped cannot be mapped back.
             redactor=Redactor(secrets.token_bytes(32)) if config.record_redact else None,
         )
-        return Assembly(loaded, recording, close_record=writer.close)
+        return Assembly(loaded, WatchedScheduler(recording, time.monotonic), close_record=writer.close)
     except OSError as error:
         loaded.handle.close()
         raise ConfigError([f"record={config.record!r} cannot be written: {error.strerror}"]) from error

@@ -15,6 +15,7 @@ from tokenspeed.assembly import Assembly, assemble, discard, load_device, say_no
 from tokenspeed.config import EngineConfig
 from tokenspeed.errors import EngineBusy, EngineUnavailable, GenerationFailed
 from tokenspeed.generation import Generation, RequestOutput, merged
+from tokenspeed.observe.watch import WatchedScheduler
 from tokenspeed.prompts import Prompt, PromptEncoder
 from tokenspeed.sampling import SamplingParams
 from tokenspeed.text.output import OutputText
@@ -179,6 +180,11 @@ class AsyncEngine:
     def stats(self) -> "LoopStats":
         """The numbers of this moment."""
         return self._loop.stats()
+
+    @property
+    def watch(self) -> WatchedScheduler:
+        """Times of requests and contents of rounds; see `tokenspeed.observe`."""
+        return self._assembly.scheduler
 
     def explain(self, request_id: str) -> str:
         """Why a request is where it is, in words; of several with this id, the latest."""

@@ -8,13 +8,13 @@ from control_plane.messages.wire import encode_events, encode_plan, encode_specs
 from control_plane.rounds.frames import NO_TIME, FrameKind
 from control_plane.rounds.redact import Redactor
 from control_plane.rounds.trace import LiveRequest
+from control_plane.rounds.wrapped import WrappedScheduler
 from control_plane.rounds.writer import TraceWriter
 from control_plane.scheduler.feedback import Ended
 from control_plane.scheduler.scheduler import Scheduler
-from control_plane.scheduler.stats import SchedulerStats
 
 
-class RecordingScheduler:
+class RecordingScheduler(WrappedScheduler):
     """A scheduler that leaves a record of every submission, event and plan. Costs an encoding and a buffered write.
 
     `clock_us`, if given, is read once for every frame; the core itself is told no time. A `redactor` takes out what the
@@ -29,7 +29,8 @@ class RecordingScheduler:
         clock_us: Callable[[], int] | None = None,
         redactor: Redactor | None = None,
     ) -> None:
-        self._scheduler = scheduler
+        super().__init__(scheduler)
+        self._requests = scheduler.requests
         self._writer = writer
         self._clock_us = clock_us
         self._redactor = redactor
@@ -80,51 +81,5 @@ class RecordingScheduler:
                 max_new_tokens=request.spec.max_new_tokens,
                 waits=resources_of(request.state) is None,
             )
-            for key, request in self._scheduler.requests.items()
+            for key, request in self._requests.items()
         ]
-
-    @property
-    def has_room(self) -> bool:
-        """See `Scheduler.has_room`."""
-        return self._scheduler.has_room
-
-    @property
-    def max_single_request_tokens(self) -> int:
-        """See `Scheduler.max_single_request_tokens`."""
-        return self._scheduler.max_single_request_tokens
-
-    def check(self, spec: RequestSpec) -> None:
-        """See `Scheduler.check`."""
-        self._scheduler.check(spec)
-
-    def max_new_tokens(self, spec: RequestSpec) -> int:
-        """See `Scheduler.max_new_tokens`."""
-        return self._scheduler.max_new_tokens(spec)
-
-    def void_keys(self, round_number: int) -> frozenset[int]:
-        """See `Scheduler.void_keys`."""
-        return self._scheduler.void_keys(round_number)
-
-    def awaits_round(self, round_number: int) -> bool:
-        """See `Scheduler.awaits_round`."""
-        return self._scheduler.awaits_round(round_number)
-
-    def awaits_peer(self, key: int, attempt: int) -> bool:
-        """See `Scheduler.awaits_peer`."""
-        return self._scheduler.awaits_peer(key, attempt)
-
-    def take_stall_report(self) -> str | None:
-        """See `Scheduler.take_stall_report`."""
-        return self._scheduler.take_stall_report()
-
-    def explain(self, request_id: str) -> str:
-        """See `Scheduler.explain`."""
-        return self._scheduler.explain(request_id)
-
-    def stats(self) -> SchedulerStats:
-        """See `Scheduler.stats`."""
-        return self._scheduler.stats()
-
-    def audit(self) -> list[str]:
-        """See `Scheduler.audit`."""
-        return self._scheduler.audit()

@@ -41,6 +41,7 @@ from control_plane.scheduler.prefill_chunk import (
 from control_plane.scheduler.progress import advance_request_progress, record_boundary
 from control_plane.scheduler.recovery import admission_headroom_tokens
 from control_plane.scheduler.resident import NEVER, ResidentTable
+from control_plane.scheduler.stats import HitCounts
 
 
 class AdmissionFeedback:
@@ -89,7 +90,7 @@ class Admission:
         )
         self._paged_chunk_rules = structs.replace(self._chunk_rules, ends_on_pages=True)
         self._decodes_here = config.role is not Role.PREFILL
-        self.cached_tokens = 0  # of prompts, at first admissions
+        self.hits = HitCounts(config)
         # No granularity to publish by: nothing is hashed, matched or published.
         self._publish_granularity = config.prefix_granularity if config.prefix_cache else 0
 
@@ -335,7 +336,7 @@ class Admission:
             output.note(NoteKind.LOADED, request.key, loaded, *(load.op for load in granted.load_backs))
         output.record_grant(granted)
         if request.retraction_count == 0:
-            self.cached_tokens += hit.tokens
+            self.hits.count(hit, request.prompt_tokens)
 
     def _host_tokens(self, hit: PrefixHit) -> int:
         """Tokens of a hit that the host gives back, in the group that lacks most of them on the device."""

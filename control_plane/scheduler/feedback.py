@@ -36,6 +36,7 @@ from control_plane.scheduler.flights import FlightLog
 from control_plane.scheduler.host_copies import HostCopies
 from control_plane.scheduler.line import Candidates
 from control_plane.scheduler.resident import ResidentTable
+from control_plane.scheduler.stats import RetractionReason
 from control_plane.scheduler.transfers import Transfers
 
 
@@ -77,7 +78,7 @@ class Feedback:
         self._recomputes_failed_transfers = recomputes_failed_transfers
         self._next_epoch = next_epoch
         self.generated_tokens = 0
-        self.retractions = 0
+        self.retractions = dict.fromkeys(RetractionReason, 0)
         self._notes: list[Note] = []
 
     def land(self, result: ExtendResult) -> None:
@@ -133,7 +134,7 @@ class Feedback:
         misled = self._discard(unwritten)
         for key in failed:
             self._requests[key].apply(Finish(key, FinishReason.ERROR))
-        self._roll_back([key for key in misled if key not in failed])
+        self._roll_back([key for key in misled if key not in failed], RetractionReason.FORWARD_FAILED)
         return [Ended(key, FinishReason.ERROR, event.message) for key in failed]
 
     def finish(self, event: Finish) -> None:
@@ -159,7 +160,8 @@ class Feedback:
         self._transfers.end(event.key)
         spoiled = self._coordinator.give_up_loads(event.key)
         holders = self._discard([(load.group, load.blocks) for load in spoiled])
-        self._roll_back([event.key, *holders, *(reader for load in spoiled for reader in load.readers)])
+        readers = [reader for load in spoiled for reader in load.readers]
+        self._roll_back([event.key, *holders, *readers], RetractionReason.NOT_FILLED)
 
     def bootstrapped(self, event: Bootstrapped) -> None:
         """The peer knows of a request: it takes its place in line."""
@@ -207,7 +209,7 @@ class Feedback:
             return []  # over, or rolled back meanwhile: only the pages were waited for
         state = request.state
         if isinstance(state, RemotePrefilling) and self._recomputes_failed_transfers:
-            self._roll_back([event.key])
+            self._roll_back([event.key], RetractionReason.TRANSFER_FAILED)
             return []
         if self._role is Role.DECODE and not isinstance(state, Bootstrapping | Submitted | RemotePrefilling):
             return []  # it has landed before
@@ -224,7 +226,7 @@ class Feedback:
         failed = self._coordinator.end_load(event)
         if failed is not None:
             holders = self._discard([(failed.group, failed.blocks)])
-            self._roll_back([*failed.readers, *holders])
+            self._roll_back([*failed.readers, *holders], RetractionReason.LOAD_FAILED)
 
     def take_notes(self) -> list[Note]:
         """Marks of what was decided since the last plan."""
@@ -241,7 +243,7 @@ class Feedback:
                 misled.update(dict.fromkeys(int(self._resident.key[holder]) for holder in holders))
         return list(misled)
 
-    def _roll_back(self, keys: Iterable[int]) -> None:
+    def _roll_back(self, keys: Iterable[int], reason: RetractionReason) -> None:
         """These requests read rubbish. They prefill again, and so does whoever took pages that they computed of it.
 
         Of one that has left meanwhile there is nothing but such pages.
@@ -260,7 +262,7 @@ class Feedback:
             is_recoverable = self._role is Role.DECODE  # there is no other way back (R7.1)
             request.apply(FillFailed(self._next_epoch(), resumes_generation, is_recoverable))
             request.rebase(tokens)
-            self.retractions += 1
+            self.retractions[reason] += 1
             self._notes.append(Note(NoteKind.ROLLED_BACK, key, (len(tokens),)))
             self._line.comes_back(request)
 

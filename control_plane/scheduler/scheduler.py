@@ -40,7 +40,7 @@ from control_plane.scheduler.plan_build import PlanBuild
 from control_plane.scheduler.repetition import Repetition
 from control_plane.scheduler.resident import ResidentTable
 from control_plane.scheduler.roles import grammar_of
-from control_plane.scheduler.stats import SchedulerStats, StallWatch
+from control_plane.scheduler.stats import RetractionReason, SchedulerStats, StallWatch
 from control_plane.scheduler.transfers import Transfers
 
 
@@ -98,7 +98,6 @@ class Scheduler:
         self._keys = count(1)
         self._round = 0
         self._repetition = Repetition(self.resident, self._line, decode_width=config.decode_width)
-        self._capacity_retractions = 0
         self._prompt_tokens = 0
         self._submitted = 0
 
@@ -272,7 +271,7 @@ class Scheduler:
 
     def next_retraction_epoch(self) -> int:
         """A number that rises with every retraction."""
-        self._capacity_retractions += 1
+        self._feedback.retractions[RetractionReason.CAPACITY] += 1
         return next(self._retraction_epochs)
 
     def explain(self, request_id: str) -> str:
@@ -303,9 +302,12 @@ class Scheduler:
             requests=self._submitted,
             stored_blocks=self._coordinator.host.stored_blocks,
             loaded_blocks=self._coordinator.host.loaded_blocks,
-            retractions=self._capacity_retractions + self._feedback.retractions,
+            retractions=sum(self._feedback.retractions.values()),
+            retraction_reasons=tuple(self._feedback.retractions.items()),
+            groups=self.admission.hits.stats(self._coordinator.group_counts()),
             prompt_tokens=self._prompt_tokens,
-            cached_tokens=self.admission.cached_tokens,
+            queried_tokens=self.admission.hits.queried_tokens,
+            cached_tokens=self.admission.hits.tokens,
             generated_tokens=self._feedback.generated_tokens,
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from control_plane.messages import SlotBinding
 from control_plane.messages.columns import Int32s
@@ -66,11 +67,20 @@ class Running:
             assert response.content_type == "text/event-stream"
             return frames(await response.read())
 
-    async def metric(self, line: str) -> float:
-        """The number behind a metric's name and labels."""
+    async def metrics(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        """Every sample by its name, without the prefix, and its labels, without the model's name."""
         _, text = await self.get("/metrics")
-        (value,) = [row.rsplit(" ", 1)[1] for row in text.splitlines() if row.rsplit(" ", 1)[0] == line]
-        return float(value)
+        return {
+            (sample.name.removeprefix("tokenspeed:"), frozenset(sample.labels.items() - {("model_name", "stamp")})): (
+                sample.value
+            )
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """The number behind a metric's name and labels."""
+        return (await self.metrics())[name, frozenset(labels.items())]
 
 
 def frames(body: bytes) -> list[Any]:

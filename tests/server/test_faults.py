@@ -67,7 +67,7 @@ async def test_one_choice_that_fails_ends_the_whole_answer(serve: Any) -> None:
     assert ("error" in got[-1], is_complete) == (True, False)
     status, _ = await server.post("completions", prompt="y", max_tokens=1)
     assert status == 200
-    assert (await server.metric('tokenspeed_requests{state="running"}')) == 0
+    assert await server.metric("num_requests_running") == 0
 
 
 async def test_closing_the_engine_breaks_streams_visibly(serve: Any, gated: Any) -> None:
@@ -113,4 +113,4 @@ async def test_a_device_that_stops_makes_the_server_unhealthy(serve: Any, caplog
     assert status == 503
     assert "the device is gone" in json.loads(text)["reason"]
     assert (await server.post("completions", prompt="x"))[0] == 503
-    assert (await server.metric("tokenspeed_healthy")) == 0
+    assert await server.metric("healthy") == 0

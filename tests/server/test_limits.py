@@ -44,9 +44,9 @@ async def test_gauges_return_to_zero(serve: Any, gated: Any) -> None:
     tasks = [asyncio.create_task(server.post("completions", prompt="x" * 40)) for _ in range(20)]
     while server.engine.unfinished_count < 20:
         await asyncio.sleep(0)
-    assert await server.metric('tokenspeed_requests{state="running"}') == 8
-    assert await server.metric('tokenspeed_requests{state="waiting"}') == 12
-    assert await server.metric('tokenspeed_cache_blocks{state="used"}') > 0
+    assert await server.metric("num_requests_running") == 8
+    assert await server.metric("num_requests_waiting") == 12
+    assert await server.metric("cache_blocks", state="used") > 0
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -54,12 +54,10 @@ async def test_gauges_return_to_zero(serve: Any, gated: Any) -> None:
     while server.engine.unfinished_count or server.engine.stats().scheduler.rounds_in_flight:
         await asyncio.sleep(0)
     for state in ("running", "waiting"):
-        assert await server.metric(f'tokenspeed_requests{{state="{state}"}}') == 0
-    blocks = [
-        await server.metric(f'tokenspeed_cache_blocks{{state="{state}"}}') for state in ("used", "cached", "free")
-    ]
+        assert await server.metric(f"num_requests_{state}") == 0
+    blocks = [await server.metric("cache_blocks", state=state) for state in ("used", "cached", "free")]
     assert blocks[0] == 0
-    assert sum(blocks) == await server.metric("tokenspeed_cache_blocks_total")
+    assert sum(blocks) == await server.metric("cache_capacity_blocks")
 
 
 async def test_counters_count(server: Any) -> None:
@@ -67,12 +65,12 @@ async def test_counters_count(server: Any) -> None:
     await server.post("completions", prompt="hello", max_tokens=3)
     await server.post("completions", prompt="")
     await server.get("/no/such/path")
-    assert await server.metric("tokenspeed_prompt_tokens_total") == 5
-    assert await server.metric("tokenspeed_generated_tokens_total") == 3
+    assert await server.metric("prompt_tokens_total") == 5
+    assert await server.metric("generation_tokens_total") == 3
     for status in (200, 400):
-        line = f'tokenspeed_http_responses_total{{route="/v1/completions",status="{status}"}}'
-        assert await server.metric(line) == 1
-    assert await server.metric('tokenspeed_http_responses_total{route="unknown",status="404"}') == 1
+        labels = {"method": "POST", "handler": "/v1/completions", "status": str(status)}
+        assert await server.metric("http_requests_total", **labels) == 1
+    assert await server.metric("http_requests_total", method="GET", handler="unknown", status="404") == 1
 
 
 async def test_a_request_id_is_echoed(server: Any) -> None:

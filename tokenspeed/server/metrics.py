@@ -2,20 +2,11 @@
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from tokenspeed.engine import AsyncEngine
-
-COUNTERS = {
-    "rounds": "Rounds planned.",
-    "retractions": "Requests that gave their blocks back before they were done.",
-    "prompt_tokens": "Prompt tokens of admitted requests; each prompt counts once.",
-    "cached_tokens": "Prompt tokens taken from the prefix cache.",
-    "generated_tokens": "Tokens generated.",
-    "stored_blocks": "Blocks copied to the host tier.",
-    "loaded_blocks": "Blocks copied back from the host tier.",
-}
+from tokenspeed.server.metric_families import FAMILIES, HTTP_REQUESTS, Family, Reading
 
 
 class Metrics:
@@ -24,13 +15,12 @@ class Metrics:
     def __init__(self, engine: AsyncEngine) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(EngineCollector(engine))
-        self._responses = Counter(
-            "tokenspeed_http_responses", "Responses by route and status.", ("route", "status"), registry=self._registry
-        )
+        ProcessCollector(registry=self._registry)
+        self._responses = Counter(HTTP_REQUESTS.name, HTTP_REQUESTS.help, HTTP_REQUESTS.labels, registry=self._registry)
 
-    def count_response(self, *, route: str, status: int) -> None:
+    def count_response(self, *, method: str, route: str, status: int) -> None:
         """A response was decided on; a stream counts when it opens."""
-        self._responses.labels(route, str(status)).inc()
+        self._responses.labels(method, route, str(status)).inc()
 
     def render(self) -> bytes:
         """All numbers of this moment in Prometheus' text format."""
@@ -38,10 +28,11 @@ class Metrics:
 
 
 class EngineCollector:
-    """The engine's own numbers."""
+    """The engine's own numbers, each with the name of the model as a label."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
+        self._model = (engine.config.model_names or (engine.specs.model,))[0]
 
     def describe(self) -> Iterator[Metric]:
         """Nothing: the registry need not ask the engine when it is built."""
@@ -49,22 +40,19 @@ class EngineCollector:
 
     def collect(self) -> Iterator[Metric]:
         """The numbers of this moment."""
-        loop = self._engine.stats()
-        stats = loop.scheduler
-        yield GaugeMetricFamily("tokenspeed_healthy", "1 while requests can be served.", self._engine.failure is None)
-        requests = GaugeMetricFamily("tokenspeed_requests", "Unfinished requests.", labels=["state"])
-        requests.add_metric(["running"], stats.running)
-        requests.add_metric(["waiting"], stats.waiting + loop.inbox.submissions)
-        yield requests
-        blocks = GaugeMetricFamily(
-            "tokenspeed_cache_blocks", "Blocks of the pool; the states add up.", labels=["state"]
-        )
-        blocks.add_metric(["used"], stats.used_blocks)
-        blocks.add_metric(["cached"], stats.cached_blocks)
-        blocks.add_metric(["free"], stats.free_blocks)
-        yield blocks
-        yield GaugeMetricFamily("tokenspeed_cache_blocks_total", "Blocks of the pool.", stats.total_blocks)
-        yield GaugeMetricFamily("tokenspeed_host_blocks", "Blocks of the host tier in use.", stats.host_used_blocks)
-        yield GaugeMetricFamily("tokenspeed_host_blocks_total", "Blocks of the host tier.", stats.host_total_blocks)
-        for name, meaning in COUNTERS.items():
-            yield CounterMetricFamily(f"tokenspeed_{name}", meaning, getattr(stats, name))
+        reading = Reading.of(self._engine)
+        for family in FAMILIES:
+            yield self._read(family, reading)
+
+    def _read(self, family: Family, reading: Reading) -> Metric:
+        labels = ("model_name", *family.labels)
+        if family.histogram is not None:
+            histogram = family.histogram(reading)
+            metric = HistogramMetricFamily(family.name, family.help, labels=labels)
+            metric.add_metric((self._model,), buckets=histogram.cumulative(), sum_value=histogram.sum)
+            return metric
+        kind = CounterMetricFamily if family.is_counter else GaugeMetricFamily
+        numbers = kind(family.name, family.help, labels=labels)
+        for values, number in family.numbers(reading):
+            numbers.add_metric((self._model, *values), number)
+        return numbers

@@ -6,6 +6,7 @@ import uuid
 from typing import Final
 
 from aiohttp import web
+from aiohttp.hdrs import METH_ALL
 from aiohttp.typedefs import Handler, Middleware
 
 from tokenspeed.config import EngineConfig
@@ -46,7 +47,10 @@ class Middlewares:
         """Count the response under its route's pattern, not its path."""
         response = await handler(request)
         resource = request.match_info.route.resource
-        self._metrics.count_response(route=resource.canonical if resource else "unknown", status=response.status)
+        route = resource.canonical if resource else "unknown"
+        # What a client makes up must not become a label of its own.
+        method = request.method if request.method in METH_ALL else "other"
+        self._metrics.count_response(method=method, route=route, status=response.status)
         return response
 
     @web.middleware

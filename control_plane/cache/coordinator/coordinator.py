@@ -269,9 +269,17 @@ class CacheCoordinator:
 
     def counts(self) -> tuple[int, int, int]:
         """LCM blocks that requests hold, that hold only cached blocks, and that are empty."""
-        held = self._holdings.held_parents()
-        bound = self.pool.parents - self.pool.empty_count
-        return held, bound - held, self.pool.empty_count
+        groups = self.group_counts()
+        return sum(held for held, _ in groups), sum(cached for _, cached in groups), self.pool.empty_count
+
+    def group_counts(self) -> list[tuple[int, int]]:
+        """For each group, its LCM blocks that requests hold and those that hold only cached blocks.
+
+        An LCM block belongs to one group at a time, so that with the empty ones they add up to the pool (J4).
+        """
+        groups = range(len(self.pool.packings))
+        held = [self._holdings.held_parents(group) for group in groups]
+        return [(held[group], self.pool.bound_count(group) - held[group]) for group in groups]
 
     def audit(self) -> list[str]:
         """Every way in which the books do not add up; empty when all is well. Costs as much as the pool is large."""

@@ -119,12 +119,9 @@ class Holdings:
         held = (references.reshape(-1, packing)[parents] > 0).sum(axis=1)
         return int((held == counts).sum())
 
-    def held_parents(self) -> int:
-        """LCM blocks with a held child."""
-        parents: set[int] = set()
-        for group, references in zip(self._groups, self._references, strict=True):
-            parents.update((np.flatnonzero(references) // group.packing).tolist())
-        return len(parents)
+    def held_parents(self, group: int) -> int:
+        """LCM blocks of a group with a held child."""
+        return int((self._references[group].reshape(-1, self._groups[group].packing) > 0).any(axis=1).sum())
 
     def audit(self, tables: BlockTables, pinned: Sequence[Victim]) -> list[str]:
         """Every way in which tables, pins, references, index, order and pool disagree."""
