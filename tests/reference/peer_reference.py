@@ -5,56 +5,11 @@ from typing import Any
 
 import tokenspeed_scheduler as ts
 
-from control_plane import CacheGroupConfig, GroupKind, SchedulerConfig
-from control_plane.config import Role
+from control_plane import SchedulerConfig
 from tests.reference.round_view import ExtendRow, RoundView
+from tools.bench.reference import reference_config
 
 TOKEN = 7
-ROLES = {
-    Role.FUSED: ts.SchedulerConfig.Role.Fused,
-    Role.PREFILL: ts.SchedulerConfig.Role.P,
-    Role.DECODE: ts.SchedulerConfig.Role.D,
-}
-
-
-def reference_config(config: SchedulerConfig) -> Any:
-    """Our configuration in the reference's words."""
-    c = ts.SchedulerConfig()
-    c.role = ROLES[config.role]
-    c.prefix_granularity = config.prefix_granularity
-    c.num_device_pages = config.device_blocks + 1
-    c.num_host_pages = config.host_blocks + 1 if config.host_blocks else 0
-    c.disable_l2_cache = not config.host_blocks
-    c.enable_l3_storage = False
-    c.max_scheduled_tokens = config.max_scheduled_tokens
-    c.max_batch_size = config.max_batch_size
-    c.enable_mixed_prefill_decode = config.mixed
-    c.decode_input_tokens = config.decode_width
-    c.overlap_schedule_depth = config.overlap_depth
-    c.disable_prefix_cache = not config.prefix_cache
-    c.cache_groups = [_group(group, config) for group in config.groups]
-    return c
-
-
-def _group(group: CacheGroupConfig, config: SchedulerConfig) -> Any:
-    fields: dict[str, Any] = {}
-    if group.kind is GroupKind.SLIDING:
-        fields["sliding_window_tokens"] = group.window
-        fields["replayable"] = group.replayable
-    made = ts.CacheGroupConfig(
-        group_id=group.id,
-        block_granularity=group.block_granularity,
-        total_pages=config.device_blocks + 1,
-        cache_blocks_per_lcm_block=group.packing,
-        retention=ts.CacheRetention.SlidingWindow if group.kind is GroupKind.SLIDING else ts.CacheRetention.FullHistory,
-        family=ts.CacheGroupFamily.State if group.kind is GroupKind.STATE else ts.CacheGroupFamily.History,
-        **fields,
-    )
-    if config.role is not Role.FUSED:
-        is_state = group.kind is GroupKind.STATE
-        policies = ts.CacheTransferPolicy
-        made.transfer_policy = policies.LatestSnapshot if is_state else policies.FullSuffix
-    return made
 
 
 class Reference:

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -12,9 +13,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("what", nargs="?", choices=["rounds", "serve"], default="rounds")
     parser.add_argument("--write", action="store_true", help="write the figures into docs/performance.md")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller cases")
-    rounds = parser.add_argument_group("rounds: ours beside the C++ scheduler")
-    rounds.add_argument("--workload", choices=["W1", "W6"], help="only this one")
+    rounds = parser.add_argument_group("rounds: ours beside the C++ scheduler and vLLM's")
+    rounds.add_argument("--workload", nargs="*", choices=["W1", "W2", "W3", "W4", "W5", "W6"], help="only these")
     rounds.add_argument("--requests", type=int, help="W1: only this batch size")
+    rounds.add_argument("--context", type=int, help="W1: only this context length")
+    rounds.add_argument("--trace", type=Path, help="W5: a Mooncake conversation trace (JSON lines)")
+    rounds.add_argument("--vllm-python", help="a Python with vLLM, numpy and msgspec, to measure its scheduler as well")
+    rounds.add_argument("--json", type=Path, help="write every figure to this file")
+    rounds.add_argument("--profile", type=Path, help="no figures: profile our rounds, and write pstats here")
     serve = parser.add_argument_group("serve: the HTTP server beside the bare model")
     serve.add_argument("--model", default="smollm2", help="what `tokenspeed serve --model` takes")
     serve.add_argument("--streams", type=int, default=16, help="concurrent requests, and the bare model's batch")
@@ -24,35 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def bench_rounds(options: argparse.Namespace) -> int:
-    """W1 and W6."""
-    # Imported here, so that serving is measured without the reference's wheel and rounds without torch.
-    from tools.bench.figures import installed, machine_facts
-    from tools.bench.ours import OurScheduler
-    from tools.bench.page import write_section
-    from tools.bench.reference import ReferenceScheduler
-    from tools.bench.report import case_name, describe_rounds, triple
-    from tools.bench.rounds import compare, quickened
-    from tools.bench.workloads import decode_cases, waiting_cases
+    """W1 to W6."""
+    # What a benchmark needs is imported when it runs: serving without the reference's wheel, rounds without torch.
+    from tools.bench import planes
 
-    cases = [case for case in decode_cases() if options.requests in (None, case.batch)] + waiting_cases()
-    cases = [case for case in cases if options.workload in (None, case.workload)]
-    cases = quickened(
-        cases,
-        rounds=48 if options.quick else 192,
-        max_tokens=2_500_000 if options.quick else 9_000_000,  # of a case: the largest would take many minutes
-    )
-    facts = f"{machine_facts()}; {installed('numpy', 'msgspec', 'tokenspeed-scheduler')}"
-    print(facts, flush=True)
-    comparisons = []
-    for comparison in compare(cases, OurScheduler, ReferenceScheduler):
-        comparisons.append(comparison)
-        ours, reference, ratio = comparison.ours, comparison.reference, comparison.ratio.median_us
-        print(f"{case_name(comparison)}: {triple(ours)} us beside {triple(reference)} us: {ratio:.4f}", flush=True)
-    text = f"{facts}\n\n{describe_rounds(comparisons)}"
-    print(f"\n{text}")
-    if options.write:
-        write_section("rounds", text)
-    return 0
+    return planes.bench_rounds(options)
 
 
 def bench_serving(options: argparse.Namespace) -> int:

@@ -9,13 +9,6 @@ Clock = Callable[[], float]
 SAMPLED_TOKEN = 7  # every row "samples" it: what is measured does not depend on the text
 
 
-class RoundShape(NamedTuple):
-    """Rows of a round that was planned."""
-
-    decodes: int
-    extends: int
-
-
 class RoundTimes(NamedTuple):
     """Seconds of a round's three parts."""
 
@@ -24,16 +17,26 @@ class RoundTimes(NamedTuple):
     advance: float
 
 
+class ServedRound(NamedTuple):
+    """A round as it came, of any kind: its rows, the prompt tokens it computed, who is over, and its seconds."""
+
+    decodes: int
+    extends: int
+    computed_tokens: int
+    finished: int
+    seconds: float
+
+
 class Contender(Protocol):
-    """One scheduler, loaded with one case."""
+    """One scheduler, made for one `SchedulerConfig`."""
 
     name: str
 
-    def submit(self, name: str, tokens: Int32s) -> None:
-        """Put a prompt in line."""
+    def submit(self, name: str, tokens: Int32s, *, declared: int | None, output_tokens: int) -> float:
+        """Put a prompt in line that will make so many tokens. Returns the seconds that the scheduler took."""
 
-    def step(self) -> RoundShape:
-        """One round, not timed."""
+    def serve_round(self, clock: Clock) -> ServedRound:
+        """One round of any kind. Raises RuntimeError when nothing was planned and nothing is awaited."""
 
     def timed_round(self, clock: Clock) -> RoundTimes:
-        """One decode round with the clock running."""
+        """One round in which everybody decodes and nobody ends, part by part."""

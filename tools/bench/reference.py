@@ -1,12 +1,60 @@
 """The C++ scheduler of the `tokenspeed-scheduler` wheel under a case: a peer, used by tests and measurements only."""
 
+import time
 from typing import Any
 
 import tokenspeed_scheduler as ts
 
+from control_plane import CacheGroupConfig, GroupKind, SchedulerConfig
+from control_plane.config import Role
 from control_plane.messages.columns import Int32s
-from tools.bench.contender import SAMPLED_TOKEN, Clock, RoundShape, RoundTimes
-from tools.bench.workloads import Case
+from tools.bench.contender import SAMPLED_TOKEN, Clock, RoundTimes, ServedRound
+
+ROLES = {
+    Role.FUSED: ts.SchedulerConfig.Role.Fused,
+    Role.PREFILL: ts.SchedulerConfig.Role.P,
+    Role.DECODE: ts.SchedulerConfig.Role.D,
+}
+
+
+def reference_config(config: SchedulerConfig) -> Any:
+    """Our configuration in the reference's words. There the null page counts."""
+    c = ts.SchedulerConfig()
+    c.role = ROLES[config.role]
+    c.prefix_granularity = config.prefix_granularity
+    c.num_device_pages = config.device_blocks + 1
+    c.num_host_pages = config.host_blocks + 1 if config.host_blocks else 0
+    c.disable_l2_cache = not config.host_blocks
+    c.enable_l3_storage = False
+    c.max_scheduled_tokens = config.max_scheduled_tokens
+    c.max_batch_size = config.max_batch_size
+    c.enable_mixed_prefill_decode = config.mixed
+    c.decode_input_tokens = config.decode_width
+    c.overlap_schedule_depth = config.overlap_depth
+    c.disable_prefix_cache = not config.prefix_cache
+    c.cache_groups = [_group(group, config) for group in config.groups]
+    return c
+
+
+def _group(group: CacheGroupConfig, config: SchedulerConfig) -> Any:
+    fields: dict[str, Any] = {}
+    if group.kind is GroupKind.SLIDING:
+        fields["sliding_window_tokens"] = group.window
+        fields["replayable"] = group.replayable
+    made = ts.CacheGroupConfig(
+        group_id=group.id,
+        block_granularity=group.block_granularity,
+        total_pages=config.device_blocks + 1,
+        cache_blocks_per_lcm_block=group.packing,
+        retention=ts.CacheRetention.SlidingWindow if group.kind is GroupKind.SLIDING else ts.CacheRetention.FullHistory,
+        family=ts.CacheGroupFamily.State if group.kind is GroupKind.STATE else ts.CacheGroupFamily.History,
+        **fields,
+    )
+    if config.role is not Role.FUSED:
+        is_state = group.kind is GroupKind.STATE
+        policies = ts.CacheTransferPolicy
+        made.transfer_policy = policies.LatestSnapshot if is_state else policies.FullSuffix
+    return made
 
 
 class ReferenceScheduler:
@@ -14,47 +62,56 @@ class ReferenceScheduler:
 
     name = "tokenspeed-scheduler"
 
-    def __init__(self, case: Case) -> None:
-        pages = case.pool_blocks + 1  # here the null page counts
-        config = ts.SchedulerConfig()
-        config.prefix_granularity = case.granularity
-        config.num_device_pages = pages
-        config.num_host_pages = 0
-        config.disable_l2_cache = True
-        config.enable_l3_storage = False
-        config.max_scheduled_tokens = case.budget
-        config.max_batch_size = case.batch + case.waiting
-        config.enable_mixed_prefill_decode = case.mixed
-        config.decode_input_tokens = 1
-        config.overlap_schedule_depth = 0
-        config.cache_groups = [
-            ts.CacheGroupConfig(
-                group_id="full",
-                block_granularity=case.granularity,
-                total_pages=pages,
-                retention=ts.CacheRetention.FullHistory,
-                family=ts.CacheGroupFamily.History,
-            )
-        ]
-        self._max_new_tokens = case.max_new_tokens
-        self._scheduler = ts.Scheduler(config)
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._scheduler = ts.Scheduler(reference_config(config))
+        self._left: dict[str, int] = {}
+        self._acknowledgements: list[Any] = []
 
-    def submit(self, name: str, tokens: Int32s) -> None:
+    def submit(self, name: str, tokens: Int32s, *, declared: int | None, output_tokens: int) -> float:
         """Put a prompt in line."""
+        listed = tokens.tolist()
+        begin = time.thread_time()
         spec = ts.RequestSpec()
         spec.request_id = name
-        spec.tokens = tokens.tolist()
-        spec.max_new_tokens = self._max_new_tokens
+        spec.tokens = listed
+        spec.max_new_tokens = declared or 0
         self._scheduler.submit_requests([spec])
+        seconds = time.thread_time() - begin
+        self._left[name] = output_tokens
+        return seconds
 
-    def step(self) -> RoundShape:
-        """One round, not timed. Rows that reach the end of their prompt get a token."""
-        names, _, lengths, num_extends, starts, totals, _, _ = read_plan(self._scheduler.next_execution_plan())
-        landed = [
-            name for row, name in enumerate(names) if row >= num_extends or starts[row] + lengths[row] >= totals[row]
-        ]
-        self._scheduler.advance(results(landed))
-        return RoundShape(decodes=len(names) - num_extends, extends=num_extends)
+    def serve_round(self, clock: Clock) -> ServedRound:
+        """One round of any kind. Copies are acknowledged with the round after theirs."""
+        begin = clock()
+        plan = self._scheduler.next_execution_plan()
+        has_batch = bool(plan.forward and plan.forward[0].request_ids)
+        if not has_batch and not plan.cache and not self._acknowledgements:
+            raise RuntimeError("the reference scheduler planned nothing")
+        names, lengths, extends, landed = [], [], 0, []
+        if has_batch:
+            names, _, lengths, extends, starts, totals, _, _ = read_plan(plan)
+            landed = [
+                name for row, name in enumerate(names) if row >= extends or starts[row] + lengths[row] >= totals[row]
+            ]
+        event = results(landed)
+        for acknowledgement in self._acknowledgements:
+            event.add_event(acknowledgement)
+        read = clock()
+        over = []
+        for name in landed:
+            self._left[name] -= 1
+            if not self._left[name]:
+                del self._left[name]
+                over.append(name)
+        decided = clock()
+        for name in over:
+            finish = ts.ForwardEvent.Finish()
+            finish.request_id = name
+            event.add_event(finish)
+        self._scheduler.advance(event)
+        seconds = clock() - decided + read - begin
+        self._acknowledgements = [_done(batch, op) for batch in plan.cache for op in batch.op_ids]
+        return ServedRound(len(names) - extends, extends, sum(lengths[:extends]), len(over), seconds)
 
     def timed_round(self, clock: Clock) -> RoundTimes:
         """One decode round with the clock running."""
@@ -95,3 +152,11 @@ def results(names: list[str]) -> Any:
         result.tokens = [SAMPLED_TOKEN]
         add(result)
     return event
+
+
+def _done(batch: Any, op: int) -> Any:
+    if isinstance(batch, ts.Cache.WriteBackOp):
+        done = ts.Cache.WriteBackDoneEvent()
+        done.op_id = op
+        return done
+    return ts.Cache.LoadBackDoneEvent(op, True)

@@ -1,25 +1,25 @@
-"""Time the rounds of several schedulers in alternation: W1 (decoding) and W6 (prompts that wait)."""
+"""Time the rounds of several schedulers in alternation: W1 and W2 (decoding) and W6 (prompts that wait)."""
 
-import gc
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from tools.bench.contender import Clock, Contender, RoundTimes
+from tools.bench.contender import RoundTimes
 from tools.bench.figures import Figures
+from tools.bench.lanes import Lane, clock_for
 from tools.bench.workloads import Case
 
 BLOCK_ROUNDS = 16  # rounds of one scheduler before the next has its turn
-SETUP_ROUND_LIMIT = 20_000
+
+OURS, EMBEDDED, REFERENCE, VLLM = "tokenspeed", "tokenspeed, embedded", "tokenspeed-scheduler", "vLLM"
 
 
 @dataclass
-class Lane:
-    """One scheduler under one case, and its timings so far."""
+class Timed:
+    """A lane under a case, and its timings so far."""
 
     case: Case
-    contender: Contender
+    lane: Lane
     times: list[RoundTimes] = field(default_factory=list)
 
     @property
@@ -36,26 +36,19 @@ class Lane:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Our round beside the reference's, from the same minute."""
+    """One case: our round beside the others', by name, from the same minute."""
 
-    case: Case
+    workload: str
+    name: str
     clock: str
+    alternated_with: str
     ours: Figures
     ours_parts: tuple[float, float, float]
-    reference: Figures
+    others: dict[str, Figures]
 
-    @property
-    def ratio(self) -> Figures:
+    def ratio(self, other: str) -> Figures:
         """Below 1: ours is cheaper."""
-        return self.ours.over(self.reference)
-
-
-def clock_for(case: Case) -> tuple[str, Clock]:
-    """CPU time of this thread, because on a shared machine the wall measures the neighbours.
-
-    Reading it costs 0.6 us a time, too much beside a round of a few microseconds: those go by the wall.
-    """
-    return ("wall", time.perf_counter) if case.batch == 1 else ("thread CPU", time.thread_time)
+        return self.ours.over(self.others[other])
 
 
 def quickened(cases: Iterable[Case], *, rounds: int, max_tokens: int) -> list[Case]:
@@ -63,20 +56,31 @@ def quickened(cases: Iterable[Case], *, rounds: int, max_tokens: int) -> list[Ca
     return [replace(case, rounds=min(case.rounds, rounds)) for case in cases if case.total_tokens <= max_tokens]
 
 
-def compare(
-    cases: Iterable[Case], ours: Callable[[Case], Contender], reference: Callable[[Case], Contender]
-) -> Iterator[Comparison]:
-    """Measure cases that differ only in context or in waiting prompts together, so that their ratios hold."""
+def compare(cases: Iterable[Case], lanes_of: Callable[[Case], Sequence[Lane]]) -> Iterator[Comparison]:
+    """Measure cases that differ only in context or in waiting prompts together, so that their ratios hold.
+
+    `lanes_of` makes the lanes of a case; the first of them is ours.
+    """
     ordered = sorted(cases, key=alternated_together)
-    for _, group in groupby(ordered, key=alternated_together):
-        pairs = [(Lane(case, ours(case)), Lane(case, reference(case))) for case in group]
-        lanes = [lane for pair in pairs for lane in pair]
-        for lane in lanes:
-            reach_decoding(lane.case, lane.contender)
-        alternate(lanes)
-        for mine, theirs in pairs:
-            clock_name, _ = clock_for(mine.case)
-            yield Comparison(mine.case, clock_name, mine.round, mine.parts, theirs.round)
+    for together, group in groupby(ordered, key=alternated_together):
+        measured = [[Timed(case, lane) for lane in lanes_of(case)] for case in group]
+        everybody = [timed for of_case in measured for timed in of_case]
+        for timed in everybody:
+            timed.lane.reach_decoding(timed.case)
+        alternate(everybody)
+        for of_case in measured:
+            ours, *others = of_case
+            yield Comparison(
+                workload=ours.case.workload,
+                name=ours.case.name,
+                clock=clock_for(ours.case)[0],
+                alternated_with=" ".join(str(part) for part in together),
+                ours=ours.round,
+                ours_parts=ours.parts,
+                others={other.lane.name: other.round for other in others},
+            )
+        for timed in everybody:
+            timed.lane.drop()
 
 
 def alternated_together(case: Case) -> tuple[str, int, int]:
@@ -84,30 +88,9 @@ def alternated_together(case: Case) -> tuple[str, int, int]:
     return case.workload, case.granularity, case.batch
 
 
-def reach_decoding(case: Case, contender: Contender) -> None:
-    """Run the prompts through until every one of the batch decodes and no prefill goes on."""
-    for index in range(case.batch):
-        contender.submit(f"decode-{index}", case.decode_prompt(index))
-    for _ in range(case.warmup_rounds):
-        contender.step()
-    for index in range(case.waiting):
-        contender.submit(f"wait-{index}", case.blocked_prompt(index))
-    for _ in range(SETUP_ROUND_LIMIT):
-        if contender.step() == (case.batch, 0):
-            return
-    raise RuntimeError(f"{contender.name} did not reach a full decode batch of {case.batch}")
-
-
-def alternate(lanes: Sequence[Lane]) -> None:
+def alternate(timed: Sequence[Timed]) -> None:
     """Give each lane its rounds, a block at a time, in turns that change direction."""
-    gc.collect()
-    gc.freeze()  # what long-running servers do after start
-    try:
-        while waiting := [lane for lane in lanes if len(lane.times) < lane.case.rounds]:
-            for lane in waiting:
-                _, clock = clock_for(lane.case)
-                for _ in range(BLOCK_ROUNDS):
-                    lane.times.append(lane.contender.timed_round(clock))
-            lanes = lanes[::-1]
-    finally:
-        gc.unfreeze()
+    while waiting := [each for each in timed if len(each.times) < each.case.rounds]:
+        for each in waiting:
+            each.times += each.lane.rounds(each.case, BLOCK_ROUNDS)
+        timed = timed[::-1]
