@@ -330,21 +330,13 @@ class Admission:
         assert settled == slot, f"admitted into slot {slot} and settled in {settled}"
         self._bind(request, slot, request.tokens, output)
         if hit.tokens:
-            output.note(NoteKind.HIT, request.key, hit.tokens, self._host_tokens(hit))
+            output.note(NoteKind.HIT, request.key, hit.tokens, hit.host_tokens(self._config.groups))
         if granted.load_backs:
             loaded = sum(count(load.sources) for load in granted.load_backs)
             output.note(NoteKind.LOADED, request.key, loaded, *(load.op for load in granted.load_backs))
         output.record_grant(granted)
         if request.retraction_count == 0:
             self.hits.count(hit, request.prompt_tokens)
-
-    def _host_tokens(self, hit: PrefixHit) -> int:
-        """Tokens of a hit that the host gives back, in the group that lacks most of them on the device."""
-        spans = (
-            len(part.loads) * group.block_granularity
-            for group, part in zip(self._config.groups, hit.groups, strict=True)
-        )
-        return min(hit.tokens, max(spans))
 
     def _bind(
         self, request: Request, slot: int, tokens: Int32s, output: PlanOutput, *, last_token: int = NOT_SAMPLED

@@ -49,6 +49,11 @@ class PrefixHit(Struct, frozen=True):
     awaited: tuple[bytes, ...] = ()
     digests: Sequence[bytes] = ()
 
+    def host_tokens(self, groups: Sequence[CacheGroupConfig]) -> int:
+        """Tokens of it that the host gives back, in the group that lacks most of them on the device."""
+        spans = (len(part.loads) * group.block_granularity for group, part in zip(groups, self.groups, strict=True))
+        return min(self.tokens, max(spans))
+
 
 class PrefixMatcher:
     """Walks the index for a prompt. Claims nothing."""
