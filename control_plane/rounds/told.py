@@ -3,37 +3,34 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
-from control_plane.messages.wire import decode_events, decode_plan, decode_specs
-from control_plane.rounds.frames import FrameKind
 from control_plane.rounds.render import Narrator
-from control_plane.rounds.trace import LiveRequest, TraceReader
+from control_plane.rounds.steps import Happened, Planned, Recording, Resumed, Step, Submitted
 
 
 def told_rounds(recording: str | Path, *, strict: bool = False) -> Iterator[str]:
     """The rounds of a recording that had work, or a reason for having none; last, where it is damaged."""
     narrator = Narrator()
-    reader = TraceReader(recording, strict=strict)
-    key = reader.header.first_key - 1
-    for frame in reader:
-        match frame.kind:
-            case FrameKind.SUBMISSIONS:
-                specs = decode_specs(frame.payload)
-                narrator.submitted(range(key + 1, key + 1 + len(specs)), specs)
-                key += len(specs)
-            case FrameKind.EVENTS:
-                narrator.happened(decode_events(frame.payload))
-            case FrameKind.PLAN:
-                plan = decode_plan(frame.payload)
-                line = narrator.planned(plan)
-                if plan.has_work or plan.notes:
-                    yield line
-            case FrameKind.LIVE:
-                # A part that begins in the middle of a run says who was there.
-                for live in msgspec.msgpack.decode(frame.payload, type=list[LiveRequest]):
-                    narrator.known(live.key, live.id, waits=live.waits)
-            case FrameKind.HEADER | FrameKind.PACK:
-                continue
-    if reader.damage is not None:
-        yield reader.damage.render()
+    steps = Recording(recording, strict=strict)
+    for step in steps:
+        line = told(narrator, step)
+        if line is not None:
+            yield line
+    if steps.damage is not None:
+        yield steps.damage.render()
+
+
+def told(narrator: Narrator, step: Step) -> str | None:
+    """The line of a step, if it is a round worth one."""
+    match step:
+        case Submitted(keys=keys, specs=specs):
+            narrator.submitted(keys, specs)
+        case Happened(events=events):
+            narrator.happened(events)
+        case Resumed(live=live):
+            for request in live:
+                narrator.known(request.key, request.id, waits=request.waits)
+        case Planned(plan=plan):
+            line = narrator.planned(plan)
+            if plan.has_work or plan.notes:
+                return line
+    return None

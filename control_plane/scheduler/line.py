@@ -43,6 +43,8 @@ class WaitingLine:
         self._freed_seen = -1
         self._admissions = 0
         self._is_passing = False
+        self._seal: Request | None = None
+        self._seal_told: Request | None = None
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -101,13 +103,22 @@ class WaitingLine:
         """Whether a refused prompt was overtaken so often that nobody behind it may be admitted."""
         return self._max_overtakes is not None and self.overtakes(request) >= self._max_overtakes
 
+    def take_seal(self) -> Request | None:
+        """Who ended the last scan by sealing the line, if that is news."""
+        if self._seal is self._seal_told:
+            return None
+        self._seal_told = self._seal
+        return self._seal
+
     def candidates(self) -> Iterator[Request]:
         """Prompts that could be admitted now, in order. The caller admits, refuses or stops at each.
 
         Ends behind a prompt that seals the line. Prompts that cannot have become admissible are passed over.
         """
         start = self._start()
+        self._seal = None
         if start > 0 and self.seals(self._requests[0]):
+            self._seal = self._requests[0]
             return
         index = start
         self._is_passing = False
@@ -120,6 +131,7 @@ class WaitingLine:
                 if index == len(self._requests):
                     return  # so was the last
             if self.seals(request):
+                self._seal = request
                 return
             index += 1
             if not self._is_passing:

@@ -209,6 +209,7 @@ def schedule_new_prompts(desk: Desk, build: PlanBuild, feedback: AdmissionFeedba
         _push_chunk(desk, build, request, outcome)
         if _settles(build, line, request):
             return
+    _note_seal(build, line)
 
 
 def schedule_remote_prompt(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> None:
@@ -231,6 +232,7 @@ def schedule_remote_prompt(desk: Desk, build: PlanBuild, feedback: AdmissionFeed
         desk.transfers.begin(request.key, request.retraction_count)
         build.push_operation(RemotePrompt(request, request.resources.slot, outcome))
         return
+    _note_seal(build, line)
 
 
 def hand_over_completed(desk: Desk, build: PlanBuild, line: Candidates) -> None:
@@ -297,5 +299,10 @@ def _refuse(
     """A waiting prompt does not fit now; the line remembers what it lacked."""
     _note_refusal(build, feedback, request, refusal.lacked)
     line.waiting.refuse(request, refusal.lacked, refusal.awaited)
-    if line.waiting.seals(request):
-        build.output.note(NoteKind.SEALED, request.key, line.waiting.overtakes(request))
+
+
+def _note_seal(build: PlanBuild, line: Candidates) -> None:
+    """The scan of the waiting line ended: whether at somebody whom nobody passes any more."""
+    sealing = line.waiting.take_seal()
+    if sealing is not None:
+        build.output.note(NoteKind.SEALED, sealing.key, line.waiting.overtakes(sealing))

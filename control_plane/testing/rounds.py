@@ -12,13 +12,18 @@ A number is a prompt length, a pair adds the declared output. Prompts of differe
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import count
+from pathlib import Path
 from typing import Any, Protocol
 
 from control_plane.config import CacheGroupConfig, Role, SchedulerConfig
 from control_plane.loop.commit import Committed, StopRule, StopRules, commit
 from control_plane.messages import Abort, Bootstrapped, Event, ExecutionPlan, RequestSpec
 from control_plane.messages.columns import pack
+from control_plane.rounds.record import RecordingScheduler
 from control_plane.rounds.render import Narrator
+from control_plane.rounds.writer import TraceWriter
 from control_plane.scheduler.feedback import Ended
 from control_plane.scheduler.scheduler import Scheduler
 from control_plane.testing.checkers import PlanChecker
@@ -67,6 +72,9 @@ class Rounds:
         self._weather: dict[str, Any] = {}
         self._script = script
         self._scheduler: Scheduler | None = None
+        self._calls: Scheduler | RecordingScheduler | None = None
+        self._recording: TraceWriter | None = None
+        self._record_path: Path | None = None
         self.configure(**config)
         self._narrator = Narrator()
         self._rules = StopRules()
@@ -91,6 +99,11 @@ class Rounds:
         """Make the scheduler, if this is the beginning, and hand in what was submitted so far."""
         if self._scheduler is None:
             self._scheduler = Scheduler(small_config(**self._settings))
+            self._calls = self._scheduler
+            if self._record_path is not None:
+                self._recording = TraceWriter(self._record_path, self._scheduler.config)
+                clock_us = partial(next, count(0, 1000))
+                self._calls = RecordingScheduler(self._scheduler, self._recording, clock_us=clock_us)
             self._checker = PlanChecker(self._scheduler)
             early, self._early = self._early, []
             for submission in early:
@@ -145,7 +158,7 @@ class Rounds:
                     stop_token_ids=tuple(stop_token_ids),
                 )
             )
-        keys = self.scheduler.submit(specs)
+        keys = self._called.submit(specs)
         self._narrator.submitted(keys, specs)
         for key, spec in zip(keys, specs, strict=True):
             self.keys[spec.id] = key
@@ -188,6 +201,16 @@ class Rounds:
         """Every plan that is out reports."""
         while self._out:
             self.land()
+
+    def record(self, path: Path) -> None:
+        """Leave a recording of this story, which has not begun; a millisecond passes with every frame."""
+        assert self._scheduler is None, "the story has begun"
+        self._record_path = path
+
+    def close_record(self) -> None:
+        """The recording is whole."""
+        assert self._recording is not None, "nothing was recorded"
+        self._recording.close()
 
     def watch(self, follower: Follower) -> None:
         """From now on somebody follows this story."""
@@ -245,8 +268,14 @@ class Rounds:
         """The books add up."""
         assert self.scheduler.audit() == []
 
+    @property
+    def _called(self) -> Scheduler | RecordingScheduler:
+        self.begin()
+        assert self._calls is not None
+        return self._calls
+
     def _plan(self) -> bool:
-        plan = self.scheduler.next_plan()
+        plan = self._called.next_plan()
         self._checker.check(plan)
         line = self._narrator.planned(plan)
         if line != "-":
@@ -266,7 +295,7 @@ class Rounds:
         events, outputs = commit(arrived, self._rules, self.scheduler)
         events += self._pending
         self._pending = []
-        ended = self.scheduler.advance(events)
+        ended = self._called.advance(events)
         self._narrator.happened(events)
         self._publish(outputs, ended)
         self.audit()
