@@ -16,7 +16,7 @@ from tokenspeed.observe.histogram import (
 class RequestTimes:
     """One live request. Moments are seconds of one clock; None: not yet."""
 
-    __slots__ = ("admitted", "first_token", "last_token", "spec", "submitted", "tokens")
+    __slots__ = ("admitted", "first_token", "is_out", "last_token", "retractions", "spec", "submitted", "tokens")
 
     def __init__(self, spec: RequestSpec, now: float) -> None:
         self.spec = spec
@@ -25,6 +25,17 @@ class RequestTimes:
         self.first_token: float | None = None
         self.last_token: float | None = None
         self.tokens = 0
+        self.retractions = 0
+        self.is_out = False
+
+    @property
+    def state(self) -> str:
+        """Where it is, in one word; `Scheduler.explain` says why."""
+        if self.admitted is None:
+            return "waiting"
+        if self.is_out:
+            return "retracted"
+        return "prefilling" if self.last_token is None else "decoding"
 
 
 class RequestWatch:
@@ -73,6 +84,14 @@ class RequestWatch:
             self.queue.observe(now - times.submitted)
         else:
             self.recovered_tokens += hit_tokens
+        times.is_out = False
+
+    def thrown_out(self, key: int) -> None:
+        """A request gave its pages back and will be admitted again."""
+        times = self._live.get(key)
+        if times is not None:
+            times.is_out = True
+            times.retractions += 1
 
     def landed(self, result: ExtendResult, void: frozenset[int], now: float) -> None:
         """A forward's tokens arrived; those for `void` keys do not count."""

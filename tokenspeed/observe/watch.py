@@ -59,6 +59,9 @@ class WatchedScheduler(WrappedScheduler):
     def next_plan(self) -> ExecutionPlan:
         """Note who was admitted, and what is in the round."""
         plan = self._scheduler.next_plan()
+        for note in plan.notes:
+            if note.kind is NoteKind.RETRACTED or note.kind is NoteKind.ROLLED_BACK:
+                self.requests.thrown_out(note.key)
         if plan.has_work:
             now = self.clock()
             if plan.bindings:

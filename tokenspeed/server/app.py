@@ -16,6 +16,7 @@ from tokenspeed.server.chat import ChatFormat, max_tokens_of, messages_of
 from tokenspeed.server.completions import DEFAULT_MAX_TOKENS, CompletionFormat, echoed, is_plain_echo, prompts_of
 from tokenspeed.server.errors import ModelNotServed
 from tokenspeed.server.lifecycle import Lifecycle
+from tokenspeed.server.live import Live
 from tokenspeed.server.metrics import Metrics
 from tokenspeed.server.middlewares import Middlewares, request_id_of
 from tokenspeed.server.operations import Operations
@@ -61,6 +62,7 @@ class Server:
                 web.get("/v1/models", self.models),
                 web.get("/v1/models/{name:.+}", self.model),
                 *Operations(engine, self._metrics, self.lifecycle).routes(),
+                *Live(engine, self.lifecycle).routes(),
             ]
         )
         self.app.on_response_prepare.append(middlewares.add_headers)
