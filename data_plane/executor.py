@@ -27,11 +27,13 @@ class RoundInFlight:
     """A round that was handed to the streams, or refused.
 
     `keys` (an int32 column) and `counts` (the tokens that each row samples) are empty without a batch. `stores` are
-    over when they say so, `loads` with the round. `failure` is what the first failing step raised.
+    over when they say so, `loads` with the round. `failure` is what the first failing step raised. `rows` may have
+    more to tell when the round is done.
     """
 
     def __init__(self, round: int, rows: Rows | None, keys: bytes) -> None:
         self.round = round
+        self.rows = rows
         self.keys = keys
         self.counts: Int32s = np.zeros(0, dtype=np.int32) if rows is None else rows.samples.astype(np.int32)
         self.stores: Sequence[CopyInFlight] = ()

@@ -2,7 +2,7 @@
 
 import logging
 
-from control_plane.messages import Event, ExtendResult, ForwardFailed, LoadBackDone, WriteBackDone
+from control_plane.messages import Event, ExtendResult, ForwardFailed, LoadBackDone, TokenLogprobs, WriteBackDone
 from control_plane.messages.columns import pack
 from control_plane.messages.wire import decode_plan
 from data_plane.executor import Executor, RoundInFlight
@@ -96,7 +96,11 @@ def _results(flight: RoundInFlight) -> list[Event]:
     tokens = flight.tokens()
     if not flight.keys:
         return []
-    return [ExtendResult(flight.round, flight.keys, pack(flight.counts), pack(tokens))]
+    result = ExtendResult(flight.round, flight.keys, pack(flight.counts), pack(tokens))
+    if flight.rows is None or flight.rows.read_logprobs is None:
+        return [result]
+    told = flight.rows.read_logprobs()
+    return [TokenLogprobs(flight.round, told.rows, told.counts, told.tokens, told.values), result]
 
 
 def _log_failure(copy: CopyInFlight) -> None:

@@ -35,6 +35,7 @@ class DeviceSpecs(Struct, frozen=True):
     host_blocks: int
     parent_bytes: int
     tokenizer_path: str | None = None
+    has_logits: bool = False
 
 
 def device_specs(
@@ -96,4 +97,5 @@ def device_specs(
         host_blocks=host_blocks,
         parent_bytes=layout.parent_bytes,
         tokenizer_path=tokenizer_path,
+        has_logits=facts.has_logits,
     )

@@ -16,10 +16,11 @@ from tokenspeed.config import EngineConfig
 from tokenspeed.errors import EngineBusy, EngineUnavailable, GenerationFailed
 from tokenspeed.generation import Generation, RequestOutput, merged
 from tokenspeed.observe.watch import WatchedScheduler
-from tokenspeed.prompts import Prompt, PromptEncoder
+from tokenspeed.params_check import ParamsCheck
+from tokenspeed.prompts import EncodedChat, Prompt, PromptEncoder
 from tokenspeed.sampling import SamplingParams
 from tokenspeed.text.output import OutputText
-from tokenspeed.text.tokenizer import ChatMessage
+from tokenspeed.text.tokenizer import ChatMessage, ChatOptions
 from tokenspeed.threads import in_thread
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class AsyncEngine:
             max_context_tokens=assembly.specs.max_context_tokens,
             max_prompt_tokens=config.max_prompt_tokens,
         )
+        self._params_check = ParamsCheck(assembly.specs)
         self._unfinished: dict[str, set[Generation]] = {}
         self.unfinished_count = 0
         self._limit = config.max_batch_size + config.max_queued_requests
@@ -113,9 +115,13 @@ class AsyncEngine:
         """The token ids of a prompt. Raises RequestRejected when no request can have it."""
         return await self._encoder.encode(prompt)
 
-    async def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+    async def encode_chat(self, messages: Sequence[ChatMessage], options: ChatOptions | None = None) -> list[int]:
         """The token ids of a conversation, ready for the assistant's turn. Raises RequestRejected."""
-        return await self._encoder.encode_chat(messages)
+        return (await self._encoder.encode_chat(messages, options)).token_ids
+
+    async def prepare_chat(self, messages: Sequence[ChatMessage], options: ChatOptions | None = None) -> EncodedChat:
+        """The same with the text that the template made of it."""
+        return await self._encoder.encode_chat(messages, options)
 
     def submit(
         self,
@@ -131,6 +137,7 @@ class AsyncEngine:
         """
         if (reason := self.failure) is not None:
             raise EngineUnavailable(reason)
+        self._params_check.check(params)
         count = len(prompts) * params.n
         if count > self._limit:
             raise RequestRejected(
@@ -213,17 +220,24 @@ class AsyncEngine:
 
     def _spec(self, prompt: Sequence[int], params: SamplingParams, *, request_id: str, namespace: str) -> RequestSpec:
         room = self.specs.max_context_tokens - len(prompt)
+        stop_token_ids = (*params.stop_token_ids, *(() if params.ignore_eos else self.specs.stop_token_ids))
         return RequestSpec(
             id=request_id,
             tokens=pack(prompt),
             max_new_tokens=None if params.max_tokens is None else min(params.max_tokens, room),
             namespace=namespace,
-            stop_token_ids=(*params.stop_token_ids, *(() if params.ignore_eos else self.specs.stop_token_ids)),
-            sampling=params.to_sampling(),
+            stop_token_ids=stop_token_ids,
+            sampling=params.to_sampling(stop_token_ids),
         )
 
     def _begin(self, spec: RequestSpec, params: SamplingParams, *, index: int, prompt: Sequence[int]) -> Generation:
-        text = OutputText(self.tokenizer.detokenizer(prompt[-PROMPT_TAIL_TOKENS:]), params.stop, spec.stop_token_ids)
+        text = OutputText(
+            self.tokenizer.detokenizer(prompt[-PROMPT_TAIL_TOKENS:]),
+            params.stop,
+            spec.stop_token_ids,
+            min_tokens=params.min_tokens,
+            keeps_offsets=params.logprobs is not None,
+        )
         generation = Generation(
             index=index, loop=self._loop, stream=self._loop.submit(spec), text=text, on_end=self._forget
         )

@@ -63,6 +63,8 @@ def _words(kind: inspect.Type) -> str:
             return "one of " + ", ".join(map(repr, values))
         case inspect.VarTupleType(item_type=item, max_length=most):
             return (f"a list of at most {most}" if most else "a list") + f", each {_words(item)}"
+        case inspect.TupleType(item_types=items):
+            return "a pair of " + " and ".join(map(_words, items))
         case _:
             raise TypeError(f"no words for {kind}")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
-from control_plane.messages import FinishReason
+from control_plane.messages import FinishReason, TokenLogprob
 from tokenspeed.text.output import OutputText
 
 if TYPE_CHECKING:
@@ -23,8 +23,22 @@ class Usage(Struct, frozen=True):
     cached_tokens: int
 
 
+class ScoredToken(Struct, frozen=True):
+    """The log probability of one token, and those of the likeliest ones in its place.
+
+    `text_offset` is how many characters of output were known before it.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+    text_offset: int
+
+
 class RequestOutput(Struct, frozen=True):
     """What became known of continuation `index` since the last one: text, and the ids behind it (text may lag them).
+
+    `logprobs` has an entry for each id when they were asked for.
 
     `finish_reason` is set exactly once, on the last: `stop`, `length`, `abort` (taken back, or the engine closed) or
     `error`; `error` then says what went wrong, or why it was taken back if that is known.
@@ -37,6 +51,7 @@ class RequestOutput(Struct, frozen=True):
     finish_reason: FinishReason | None
     usage: Usage
     error: str = ""
+    logprobs: tuple[ScoredToken, ...] = ()
 
 
 class Generation:
@@ -83,7 +98,14 @@ class Generation:
                 if piece.reason is FinishReason.ABORT:
                     error = self._cancelled_because
                 return RequestOutput(
-                    self.request_id, self.index, piece.text, piece.token_ids, piece.reason, self.usage, error
+                    self.request_id,
+                    self.index,
+                    piece.text,
+                    piece.token_ids,
+                    piece.reason,
+                    self.usage,
+                    error,
+                    _scored(arrived.logprobs, piece.offsets) if arrived.logprobs else (),
                 )
 
     def cancel(self, because: str = "") -> None:
@@ -121,16 +143,30 @@ async def whole(generations: Sequence[Generation]) -> list[RequestOutput]:
     """Wait for all, each as one output that holds everything. Cancelling aborts those that have not ended."""
     texts: list[list[str]] = [[] for _ in generations]
     token_ids: list[list[int]] = [[] for _ in generations]
+    logprobs: list[list[ScoredToken]] = [[] for _ in generations]
     lasts: dict[int, RequestOutput] = {}
     async with aclosing(merged(generations)) as outputs:
         async for output in outputs:
             texts[output.index].append(output.text)
             token_ids[output.index] += output.token_ids
+            logprobs[output.index] += output.logprobs
             lasts[output.index] = output
     return [
-        structs.replace(lasts[index], text="".join(texts[index]), token_ids=tuple(token_ids[index]))
+        structs.replace(
+            lasts[index],
+            text="".join(texts[index]),
+            token_ids=tuple(token_ids[index]),
+            logprobs=tuple(logprobs[index]),
+        )
         for index in range(len(generations))
     ]
+
+
+def _scored(logprobs: Sequence[TokenLogprob], offsets: Sequence[int]) -> tuple[ScoredToken, ...]:
+    """As many as there are offsets: the text was cut there, too."""
+    return tuple(
+        ScoredToken(each.token, each.logprob, each.top, offset) for each, offset in zip(logprobs, offsets, strict=False)
+    )
 
 
 async def _interleaved(generations: Sequence[Generation]) -> AsyncGenerator[RequestOutput, None]:

@@ -6,13 +6,22 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
+from msgspec import Struct
+
 from control_plane.errors import RequestRejected
-from tokenspeed.text.tokenizer import ChatMessage, Tokenizer
+from tokenspeed.text.tokenizer import ChatMessage, ChatOptions, Tokenizer
 
 Prompt = str | Sequence[int]
 
 # Below this a text is encoded faster than a thread is woken.
 INLINE_CHARACTERS: Final = 2_000
+
+
+class EncodedChat(Struct, frozen=True):
+    """A conversation as token ids, and as the text that the template made of it."""
+
+    token_ids: list[int]
+    text: str
 
 
 class PromptEncoder:
@@ -36,13 +45,13 @@ class PromptEncoder:
             return await self._encode_text(prompt, field="prompt", add_special_tokens=True)
         return self._checked(list(prompt), field="prompt")
 
-    async def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """The token ids of a conversation. Raises RequestRejected as `encode`, or when no template can render it."""
+    async def encode_chat(self, messages: Sequence[ChatMessage], options: ChatOptions | None = None) -> EncodedChat:
+        """A conversation as a prompt. Raises RequestRejected as `encode`, or when no template can render it."""
         if not messages:
             raise RequestRejected("messages=[] must hold at least one message", field="messages")
         self._check_bytes(sum(len(message.content) for message in messages), field="messages")
-        text = self._tokenizer.render_chat(messages)
-        return await self._encode_text(text, field="messages", add_special_tokens=False)
+        text = self._tokenizer.render_chat(messages, options or ChatOptions())
+        return EncodedChat(await self._encode_text(text, field="messages", add_special_tokens=False), text)
 
     def close(self) -> None:
         """Give the threads back; a prompt that is being encoded is finished first."""

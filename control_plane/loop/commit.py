@@ -5,16 +5,26 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from control_plane.messages import Event, ExtendResult, Finish, FinishReason, RemotePrefillDone
+from control_plane.messages import (
+    Event,
+    ExtendResult,
+    Finish,
+    FinishReason,
+    RemotePrefillDone,
+    TokenLogprob,
+    TokenLogprobs,
+)
 from control_plane.messages.columns import view
+from control_plane.messages.logprobs import logprobs_by_row
 
 
 class Committed(Struct, frozen=True):
-    """Tokens for one request, and its end if this is it."""
+    """Tokens for one request, and its end if this is it. `logprobs` has an entry a token, or none if nobody asked."""
 
     key: int
     tokens: list[int]
     reason: FinishReason | None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class StopRule:
@@ -80,19 +90,22 @@ def commit(events: Sequence[Event], rules: StopRules, awaited: Awaited) -> tuple
     committed: list[Event] = []
     outputs: list[Committed] = []
     told: set[int | tuple[int, int]] = set()
+    asked: dict[int, dict[int, TokenLogprob]] = {}  # by round, then by row
 
-    def cut(key: int, tokens: list[int]) -> None:
+    def cut(key: int, tokens: list[int], logprobs: tuple[TokenLogprob, ...] = ()) -> None:
         rule = rules.get(key) if tokens else None
         if rule is None:
             return
         kept, reason = rule.cut(tokens)
-        outputs.append(Committed(key, kept, reason))
+        outputs.append(Committed(key, kept, reason, logprobs))
         if reason is not None:
             rules.drop(key)
             committed.append(Finish(key, reason))
 
     for event in events:
         committed.append(event)
+        if isinstance(event, TokenLogprobs):
+            asked[event.round] = logprobs_by_row(event)
         if isinstance(event, RemotePrefillDone) and (event.key, event.attempt) not in told:
             told.add((event.key, event.attempt))
             if awaited.awaits_peer(event.key, event.attempt):
@@ -102,10 +115,11 @@ def commit(events: Sequence[Event], rules: StopRules, awaited: Awaited) -> tuple
         told.add(event.round)
         void = awaited.void_keys(event.round)
         tokens = view(event.tokens).tolist()
+        scored = asked.pop(event.round, {})
         begin = 0
-        for key, count in zip(view(event.keys).tolist(), view(event.counts).tolist(), strict=True):
+        for row, (key, count) in enumerate(zip(view(event.keys).tolist(), view(event.counts).tolist(), strict=True)):
             end = begin + count
             if key not in void:
-                cut(key, tokens[begin:end])
+                cut(key, tokens[begin:end], (scored[row],) if row in scored else ())
             begin = end
     return committed, outputs

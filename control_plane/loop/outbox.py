@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from control_plane.loop.commit import Committed
-from control_plane.messages import ExecutionPlan, FinishReason, NoteKind, RequestSpec
+from control_plane.messages import ExecutionPlan, FinishReason, NoteKind, RequestSpec, TokenLogprob
 from control_plane.scheduler.feedback import Ended
 
 
@@ -14,12 +14,13 @@ class Output(Struct, frozen=True):
     """What arrived for one request since it was last asked.
 
     `reason` is set exactly once, on the last output; `message` says what went wrong when that is an error. When a stop
-    token ended the request it is the last of `tokens`.
+    token ended the request it is the last of `tokens`. `logprobs` has an entry for each of them if that was asked for.
     """
 
     tokens: tuple[int, ...]
     reason: FinishReason | None
     message: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class OutputStream:
@@ -35,6 +36,7 @@ class OutputStream:
         self.cached_tokens = 0
         self.is_admitted = False
         self._tokens: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
         self._reason: FinishReason | None = None
         self._message = ""
         self._ready = asyncio.Event()
@@ -49,8 +51,9 @@ class OutputStream:
         if not self._ready.is_set():
             return None
         self._ready.clear()
-        output = Output(tuple(self._tokens), self._reason, self._message)
+        output = Output(tuple(self._tokens), self._reason, self._message, tuple(self._logprobs))
         self._tokens.clear()
+        self._logprobs.clear()
         return output
 
     async def next(self) -> Output:
@@ -59,10 +62,11 @@ class OutputStream:
             await self._ready.wait()
         return output
 
-    def put(self, tokens: Sequence[int]) -> None:
+    def put(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob] = ()) -> None:
         """More tokens; after the end they are dropped."""
         if not self.is_ended and tokens:
             self._tokens += tokens
+            self._logprobs += logprobs
             self._ready.set()
 
     def end(self, reason: FinishReason, message: str = "") -> None:
@@ -94,7 +98,7 @@ class Outbox:
             stream = self._streams.get(output.key)
             if stream is None:
                 continue
-            stream.put(output.tokens)
+            stream.put(output.tokens, output.logprobs)
             if output.reason is not None:
                 self._end(stream, output.reason, "")
         for end in ended:

@@ -16,11 +16,14 @@ from control_plane.messages.events import (
     LoadBackDone,
     RemotePrefillDone,
     Retract,
+    TokenLogprobs,
     TransferFailed,
     TransferSucceeded,
     WriteBackDone,
 )
+from control_plane.messages.logprobs import TokenLogprob
 from control_plane.messages.plan import (
+    NO_LOGPROBS,
     NOT_SAMPLED,
     BlockList,
     ExecutionPlan,
@@ -38,6 +41,7 @@ from control_plane.messages.plan import (
 )
 
 __all__ = [
+    "NO_LOGPROBS",
     "NOT_SAMPLED",
     "Abort",
     "BlockList",
@@ -62,6 +66,8 @@ __all__ = [
     "Store",
     "StoreSourceGuard",
     "TableEdit",
+    "TokenLogprob",
+    "TokenLogprobs",
     "TransferFailed",
     "TransferSucceeded",
     "WriteBackDone",

@@ -30,6 +30,21 @@ class ExtendResult(Struct, frozen=True, tag=True, array_like=True, gc=False):
     tokens: bytes
 
 
+class TokenLogprobs(Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """Log probabilities of a round's tokens, for the rows that asked; told just before its `ExtendResult`.
+
+    `rows` are indices of rows with one sampled token each, `counts` how many entries each has: its own token, then the
+    likeliest ones in falling order. `tokens` (int32) and `values` (float32) hold the entries one after the other. The
+    scheduler has no use for them.
+    """
+
+    round: int
+    rows: bytes
+    counts: bytes
+    tokens: bytes
+    values: bytes
+
+
 class ForwardFailed(Struct, frozen=True, tag=True, array_like=True, gc=False):
     """A round's forward raised. Its requests end with an error; nothing that it should have computed is kept."""
 
@@ -121,4 +136,5 @@ Event = (
     | RemotePrefillDone
     | TransferSucceeded
     | TransferFailed
+    | TokenLogprobs
 )

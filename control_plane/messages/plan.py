@@ -10,6 +10,8 @@ from msgspec import Struct
 
 from control_plane.messages.columns import count
 
+NO_LOGPROBS = -1
+
 
 class Sampling(Struct, frozen=True, omit_defaults=True):
     """How the next token of one request is chosen. The defaults are greedy.
@@ -17,6 +19,9 @@ class Sampling(Struct, frozen=True, omit_defaults=True):
     `temperature` 0 takes the most likely token. `top_k` 0, `top_p` 1 and `min_p` 0 switch a filter off.
     Draws depend on (`seed`, position of the token) and on nothing else, so neither the batch nor a
     retraction changes them. Penalties: repetition over prompt and output; presence and frequency over output.
+    `logit_bias` has (token, what is added to its logit). None of `suppressed_ids` is chosen before `min_tokens` others
+    were. `grammar` is what the output must match, in llguidance's notation ("": anything). `logprobs` is how many of
+    the likeliest tokens are reported beside the chosen one, with their log probabilities (NO_LOGPROBS: not even that).
     """
 
     temperature: float = 0.0
@@ -27,11 +32,21 @@ class Sampling(Struct, frozen=True, omit_defaults=True):
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    suppressed_ids: tuple[int, ...] = ()
+    grammar: str = ""
+    logprobs: int = NO_LOGPROBS
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether tokens that were seen or written weigh differently."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
     @property
     def needs_history(self) -> bool:
         """Whether the sampler must know the tokens before this one."""
-        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+        return bool(self.grammar) or self.has_penalties
 
 
 class RequestSpec(Struct, frozen=True, omit_defaults=True):

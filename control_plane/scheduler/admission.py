@@ -30,6 +30,7 @@ from control_plane.scheduler.group_demands import (
     reserve_prefill_demands,
 )
 from control_plane.scheduler.host_copies import HostCopies
+from control_plane.scheduler.overlap import overlap_ends
 from control_plane.scheduler.plan_build import PlanOutput
 from control_plane.scheduler.prefill_chunk import (
     ChunkRules,
@@ -325,7 +326,11 @@ class Admission:
         self, request: Request, slot: int, granted: Granted, hit: PrefixHit, round_number: int, output: PlanOutput
     ) -> None:
         settled = self._resident.settle(
-            key=request.key, round_number=round_number, tokens=request.tokens, limit_tokens=request.limit_tokens
+            key=request.key,
+            round_number=round_number,
+            tokens=request.tokens,
+            limit_tokens=request.limit_tokens,
+            steps_alone=overlap_ends(request.spec.sampling) is not None,
         )
         assert settled == slot, f"admitted into slot {slot} and settled in {settled}"
         self._bind(request, slot, request.tokens, output)

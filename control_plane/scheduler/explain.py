@@ -12,6 +12,7 @@ from control_plane.fsm.states import (
     Submitted,
 )
 from control_plane.scheduler.line import Candidates
+from control_plane.scheduler.overlap import overlap_ends
 from control_plane.scheduler.resident import ResidentTable
 
 
@@ -24,7 +25,10 @@ def explain(request: Request, line: Candidates, resident: ResidentTable, group_i
             return "prefilled: its first decode step is next"
         case Decoding(resources=resources):
             landed = int(resident.landed[resources.slot])
-            return f"decoding: {landed - request.prompt_tokens} tokens out, complete at {request.limit_tokens} in all"
+            alone = overlap_ends(request.spec.sampling)
+            pace = f"; its steps do not overlap: {alone}" if alone else ""
+            out = landed - request.prompt_tokens
+            return f"decoding: {out} tokens out, complete at {request.limit_tokens} in all{pace}"
         case Bootstrapping():
             return "waiting until its peer knows of it"
         case RemotePrefilling(window=window):

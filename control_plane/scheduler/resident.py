@@ -37,6 +37,8 @@ class ResidentTable:
         self.limit = np.zeros(slots, dtype=INT32)  # tokens at which the request is complete
         self.writable_until = np.zeros(slots, dtype=INT32)  # tokens that have a block in every group
         self.next_event_at = np.zeros(slots, dtype=INT32)  # computed tokens at which objects must look again
+        self._steps_alone = np.zeros(slots, dtype=np.bool_)
+        self._steps_alone_count = 0  # slots of which that holds: usually none, and then nobody looks
         # Rows are committed by the operating system as they are written, not before.
         self._tokens = np.zeros((slots, longest_tokens), dtype=INT32)
         self._cells = self._tokens.reshape(-1)
@@ -85,9 +87,11 @@ class ResidentTable:
         None: this is the first round of a line, or it has no runs, or one of its rows has no step left to make.
         """
         run = self.run
-        if run is not None and run.slots is slots:
+        if run is not None and run.slots is slots and not self._steps_alone_count:
             return run if run.is_complete else None
         self.end_run()
+        if self._steps_alone_count:
+            return None
         is_new, self._line_before = slots is not self._line_before, slots
         if is_new or not self._has_runs:
             return None
@@ -102,8 +106,13 @@ class ResidentTable:
         self._catch_up()
         self.run = None
 
-    def settle(self, *, key: int, round_number: int, tokens: Int32s, limit_tokens: int) -> int:
-        """A request moves into the lowest free slot with its known tokens; returns the slot."""
+    def settle(
+        self, *, key: int, round_number: int, tokens: Int32s, limit_tokens: int, steps_alone: bool = False
+    ) -> int:
+        """A request moves into the lowest free slot with its known tokens; returns the slot.
+
+        `steps_alone`: no step of it is planned while another one is out.
+        """
         slot = heapq.heappop(self._free)
         self.key[slot] = key
         self.admitted_round[slot] = round_number
@@ -111,6 +120,8 @@ class ResidentTable:
         self.limit[slot] = limit_tokens
         self.writable_until[slot] = self.next_event_at[slot] = self.forwards_out[slot] = 0
         self._tokens[slot, : len(tokens)] = tokens
+        self._steps_alone[slot] = steps_alone
+        self._steps_alone_count += steps_alone
         return slot
 
     def leave(self, slot: int) -> None:
@@ -119,6 +130,8 @@ class ResidentTable:
         self.end_run()
         self.key[slot] = 0
         self.forwards_out[slot] = 0
+        self._steps_alone_count -= int(self._steps_alone[slot])
+        self._steps_alone[slot] = False
         heapq.heappush(self._free, slot)
 
     def tokens(self, slot: int) -> Int32s:
@@ -141,8 +154,13 @@ class ResidentTable:
             self._forwards_out[slots] += planned - landed
 
     def has_step_left(self, slots: Int32s) -> npt.NDArray[np.bool_]:
-        """Which of these slots have a token left to make: never a step beyond the last one (D1)."""
+        """Which of these slots have a token left to make: never a step beyond the last one (D1).
+
+        Of those that step alone only the ones with nothing out: their next step needs the token before it.
+        """
         has_left: npt.NDArray[np.bool_] = self.planned[slots] < self.limit[slots]
+        if self._steps_alone_count:
+            has_left &= ~(self._steps_alone[slots] & (self.forwards_out[slots] > 0))
         return has_left
 
     def rows_to_look_at(self, slots: Int32s) -> list[int]:

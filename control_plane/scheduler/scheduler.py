@@ -24,6 +24,7 @@ from control_plane.messages import (
     RemotePrefillDone,
     RequestSpec,
     Retract,
+    TokenLogprobs,
     TransferFailed,
     TransferSucceeded,
     WriteBackDone,
@@ -196,7 +197,7 @@ class Scheduler:
                 case TransferFailed(key=key):
                     ended += self._feedback.transfer_failed(event)
                     self._drop_if_over(self.requests.get(key))
-                case Abort():
+                case Abort() | TokenLogprobs():
                     continue
         return ended
 

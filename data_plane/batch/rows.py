@@ -1,12 +1,23 @@
 """A decoded batch as numpy columns, with the few that every model derives from them."""
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from control_plane.messages import ForwardBatch
 from control_plane.messages.columns import Int32s, view
+
+
+class RowLogprobs(Struct, frozen=True):
+    """Log probabilities of some rows of a batch: the columns of a `TokenLogprobs` event."""
+
+    rows: bytes
+    counts: bytes
+    tokens: bytes
+    values: bytes
 
 
 class Rows:
@@ -17,6 +28,8 @@ class Rows:
 
     `lost` marks the rows of requests whose earlier round failed while this one was planned: what they read may
     never have been written, and nobody takes their result. The executor sets it; a model may compute anything there.
+
+    `read_logprobs` is set by a model when a row asked for log probabilities: it gives them once the round is done.
     """
 
     def __init__(self, batch: ForwardBatch) -> None:
@@ -30,6 +43,7 @@ class Rows:
         self.replay_lengths: Int32s = view(batch.replay_lengths)
         self.checkpoints: Int32s = view(batch.checkpoints)
         self.input_ids: Int32s = view(batch.input_ids)
+        self.read_logprobs: Callable[[], RowLogprobs] | None = None
         self.lost: npt.NDArray[np.bool_] = np.zeros(len(self.keys), dtype=np.bool_)
 
     @property

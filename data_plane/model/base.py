@@ -31,7 +31,10 @@ class GroupLayout(Struct, frozen=True):
 
 
 class ModelFacts(Struct, frozen=True):
-    """Plain facts about a loaded model, safe to keep. `stop_token_ids` end a generation (end of sequence)."""
+    """Plain facts about a loaded model, safe to keep. `stop_token_ids` end a generation (end of sequence).
+
+    `has_logits` says whether tokens are chosen from logits, so that all settings of `Sampling` do what they say.
+    """
 
     name: str
     vocab_size: int
@@ -40,6 +43,7 @@ class ModelFacts(Struct, frozen=True):
     groups: tuple[GroupLayout, ...]
     dtype: str
     weights_bytes: int
+    has_logits: bool = False
 
 
 class DeviceMemory(Protocol):

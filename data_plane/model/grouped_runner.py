@@ -1,6 +1,7 @@
 """A `ModelRunner` over a decoder whose layers live in several cache groups: full, sliding, replayable, state."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -14,6 +15,7 @@ from data_plane.attention.ship import share
 from data_plane.batch.replay import split_replay
 from data_plane.batch.rows import Rows
 from data_plane.model.base import DeviceMemory, GroupLayout, ModelFacts
+from data_plane.model.grammars import Grammars
 from data_plane.model.grouped import AttentionGroup, GroupedDecoder
 from data_plane.model.next_tokens import NextTokens
 from data_plane.recurrence.geometry import StateGeometry, state_geometry
@@ -25,10 +27,17 @@ class GroupedRunner:
     """Runs `decoder` with one cache group for each of its attention groups, and one for all of its states.
 
     `state_granularity` is the span of a state block (a divisor of the prefix granularity); None: as the others'.
+    With `tokenizer_path` outputs can be made to match a grammar.
     """
 
     def __init__(
-        self, decoder: GroupedDecoder, *, name: str, block_granularity: int, state_granularity: int | None = None
+        self,
+        decoder: GroupedDecoder,
+        *,
+        name: str,
+        block_granularity: int,
+        state_granularity: int | None = None,
+        tokenizer_path: Path | None = None,
     ) -> None:
         facts = decoder.facts
         self._decoder = decoder
@@ -52,7 +61,13 @@ class GroupedRunner:
             groups=tuple(layouts),
             dtype=str(facts.dtype).removeprefix("torch."),
             weights_bytes=facts.weights_bytes,
+            has_logits=True,
         )
+        self._grammars = None
+        if tokenizer_path is not None:
+            self._grammars = Grammars(
+                tokenizer_path, vocab_size=facts.vocab_size, stop_token_ids=self._facts.stop_token_ids
+            )
 
     @property
     def facts(self) -> ModelFacts:
@@ -66,7 +81,13 @@ class GroupedRunner:
         if self._states is not None:
             index = len(self._attention)
             self._states.attach(share(memory.blocks(index)), share(memory.table(index)))
-        self._tokens = NextTokens(vocab_size=self._facts.vocab_size, slots=slots, device=self._decoder.device)
+        self._tokens = NextTokens(
+            vocab_size=self._facts.vocab_size,
+            slots=slots,
+            device=self._decoder.device,
+            stop_token_ids=self._facts.stop_token_ids,
+            grammars=self._grammars,
+        )
 
     def bind(self, binding: SlotBinding) -> None:
         """A slot has a new owner."""
@@ -86,7 +107,9 @@ class GroupedRunner:
                 self._states.begin(computed)
             token_ids, keep = self._tokens.fed(computed)
             logits = self._decoder.logits(token_ids, fed.positions, keep, self)
-            return self._tokens.choose(computed, logits)
+            read = self._tokens.choose(computed, logits)
+            rows.read_logprobs = computed.read_logprobs
+            return read
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: LayerRule

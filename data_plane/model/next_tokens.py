@@ -1,14 +1,17 @@
 """What every torch runner does around its layers: which tokens are fed, and which come next."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
+from msgspec import structs
 
 from control_plane.messages import NOT_SAMPLED, SlotBinding
-from control_plane.messages.columns import Int32s
+from control_plane.messages.columns import Int32s, pack, view
 from data_plane.attention.ship import ship
-from data_plane.batch.rows import Rows
+from data_plane.batch.rows import RowLogprobs, Rows
+from data_plane.model.grammars import Grammars
 from data_plane.model.sampler import Sampler
 
 NO_TOKENS: Int32s = np.empty(0, dtype=np.int32)
@@ -17,10 +20,20 @@ NO_TOKENS: Int32s = np.empty(0, dtype=np.int32)
 class NextTokens:
     """The last token of every slot, on the device, so that a decode needs nothing from the host but lengths."""
 
-    def __init__(self, *, vocab_size: int, slots: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        slots: int,
+        device: torch.device,
+        stop_token_ids: tuple[int, ...] = (),
+        grammars: Grammars | None = None,
+    ) -> None:
         self._vocab_size = vocab_size
         self._last = torch.zeros(slots, dtype=torch.int64, device=device)
-        self._sampler = Sampler(vocab_size=vocab_size, slots=slots, device=device)
+        self._sampler = Sampler(
+            vocab_size=vocab_size, slots=slots, device=device, stop_token_ids=stop_token_ids, grammars=grammars
+        )
 
     def bind(self, binding: SlotBinding) -> None:
         """A slot has a new owner."""
@@ -50,8 +63,14 @@ class NextTokens:
         if not len(sampling):
             return lambda: NO_TOKENS
         (slots,) = ship([rows.slots[sampling]], self._last.device)
-        tokens = self._sampler.sample(logits, slots=rows.slots[sampling], positions=rows.ends[sampling])
-        self._last[slots] = tokens
-        host = torch.empty(len(tokens), dtype=torch.int32, pin_memory=tokens.is_cuda)
-        host.copy_(tokens, non_blocking=True)
-        return host.numpy
+        choice = self._sampler.choose(logits, slots=rows.slots[sampling], positions=rows.ends[sampling])
+        self._last[slots] = choice.tokens
+        if choice.read_logprobs is not None:
+            rows.read_logprobs = partial(_of_rows, choice.read_logprobs, sampling)
+        return choice.host.numpy
+
+
+def _of_rows(read: Callable[[], RowLogprobs], sampling: Int32s) -> RowLogprobs:
+    """The same log probabilities by row of the batch, where they were by row of those that sample."""
+    told = read()
+    return structs.replace(told, rows=pack(sampling[view(told.rows)]))

@@ -49,4 +49,5 @@ def load_model(
     progress(f"loading {source.name}")
     load = load_hybrid if is_hybrid(source.folder) else load_decoder
     decoder = load(source.folder, device=device, dtype=dtype)
-    return LoadedModel(GroupedRunner(decoder, name=source.name, block_granularity=block_granularity), source.folder)
+    runner = GroupedRunner(decoder, name=source.name, block_granularity=block_granularity, tokenizer_path=source.folder)
+    return LoadedModel(runner, source.folder)

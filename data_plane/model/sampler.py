@@ -1,15 +1,20 @@
 """Chooses the next token of each row. What a row gets depends on its own logits, seed and position only."""
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from msgspec import Struct
 
-from control_plane.messages import SlotBinding
+from control_plane.messages import NO_LOGPROBS, SlotBinding
 from control_plane.messages.columns import Int32s
 from data_plane.attention.ship import ship
+from data_plane.batch.rows import RowLogprobs
+from data_plane.model.adjustments import Adjustments, needs_adjustment
+from data_plane.model.grammars import Grammars
+from data_plane.model.logprobs import Asked, logprobs_of
 from data_plane.model.noise import uniforms
-from data_plane.model.penalties import Penalties
 
 # Sorting a vocabulary costs a CPU more than the layers of a small model. The most likely few almost always hold
 # what top-k and top-p keep; a row for which they do not is done again over everything.
@@ -27,23 +32,45 @@ class _Filters(Struct, frozen=True):
     min_p: torch.Tensor
 
 
+class Choice(Struct, frozen=True):
+    """The tokens of a batch: int64 [rows] on the device, int32 on the host once the round is done.
+
+    `read_logprobs` gives what some rows asked for, also then; None when none did.
+    """
+
+    tokens: torch.Tensor
+    host: torch.Tensor
+    read_logprobs: Callable[[], RowLogprobs] | None
+
+
 class Sampler:
     """Sampling settings of every slot, and the choice itself.
 
-    Order: penalties, temperature, top-k, top-p within what top-k left, min-p; then one uniform number inverts the
-    cumulative distribution of what remains. Equal logits rank by token id. Work is vectorised over rows, but only
-    by operations along a row.
+    Order: adjustments of the row (`adjustments.py`), temperature, top-k, top-p within what top-k left, min-p; then one
+    uniform number inverts the cumulative distribution of what remains. Equal logits rank by token id. Work is
+    vectorised over rows, but only by operations along a row.
     """
 
-    def __init__(self, *, vocab_size: int, slots: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        slots: int,
+        device: torch.device,
+        stop_token_ids: tuple[int, ...] = (),
+        grammars: Grammars | None = None,
+    ) -> None:
         self._vocab_size = vocab_size
         self._device = device
+        self._stop_token_ids = stop_token_ids
+        self._grammars = grammars
         self._temperature = np.zeros(slots, dtype=np.float64)
         self._top_k = np.zeros(slots, dtype=np.float64)
         self._top_p = np.ones(slots, dtype=np.float64)
         self._min_p = np.zeros(slots, dtype=np.float64)
         self._seed = np.zeros(slots, dtype=np.uint64)
-        self._penalties: dict[int, Penalties] = {}
+        self._adjustments: dict[int, Adjustments] = {}
+        self._asks: dict[int, int] = {}  # slot -> how many likeliest tokens are told beside the chosen one
 
     def bind(self, binding: SlotBinding) -> None:
         """A slot has a new owner with these settings and this history."""
@@ -53,20 +80,70 @@ class Sampler:
         self._top_p[slot] = sampling.top_p
         self._min_p[slot] = sampling.min_p
         self._seed[slot] = sampling.seed % 2**64
-        self._penalties.pop(slot, None)
-        if sampling.needs_history:
-            self._penalties[slot] = Penalties(binding, vocab_size=self._vocab_size, device=self._device)
+        self._adjustments.pop(slot, None)
+        self._asks.pop(slot, None)
+        if sampling.logprobs != NO_LOGPROBS:
+            self._asks[slot] = min(sampling.logprobs, self._vocab_size)
+        if needs_adjustment(binding):
+            self._adjustments[slot] = Adjustments(
+                binding,
+                vocab_size=self._vocab_size,
+                stop_token_ids=self._stop_token_ids,
+                device=self._device,
+                grammars=self._grammars,
+            )
 
     def sample(self, logits: torch.Tensor, *, slots: Int32s, positions: Int32s) -> torch.Tensor:
-        """The next token of each row, int64 [rows] on the device.
+        """The next token of each row, int64 [rows] on the device. See `choose`."""
+        return self.choose(logits, slots=slots, positions=positions).tokens
+
+    def choose(self, logits: torch.Tensor, *, slots: Int32s, positions: Int32s) -> "Choice":
+        """The next token of each row, and what its request wants to know of it.
 
         `logits` is [rows, vocabulary] and may be overwritten; `positions` says which token of its request each
         row chooses.
         """
         logits = logits.float()
-        penalised = [(row, self._penalties[slot]) for row, slot in enumerate(slots.tolist()) if slot in self._penalties]
-        for row, penalties in penalised:
-            logits[row] = penalties.apply(logits[row])
+        adjusted = self._adjusted(slots)
+        for row, adjustments in adjusted:
+            logits[row] = adjustments.apply(logits[row], position=int(positions[row]))
+        tokens = self._choose(logits, slots, positions)
+        host = torch.empty(len(tokens), dtype=torch.int32, pin_memory=tokens.is_cuda)
+        host.copy_(tokens, non_blocking=True)
+        for row, adjustments in adjusted:
+            adjustments.chose(tokens, row, host)
+        return Choice(tokens, host, self._score(logits, tokens, slots) if self._asks else None)
+
+    def _adjusted(self, slots: Int32s) -> list[tuple[int, Adjustments]]:
+        """The rows whose logits are changed before the choice."""
+        if not self._adjustments:
+            return []
+        found = ((row, self._adjustments.get(slot)) for row, slot in enumerate(slots.tolist()))
+        return [(row, adjustments) for row, adjustments in found if adjustments is not None]
+
+    def _score(self, logits: torch.Tensor, tokens: torch.Tensor, slots: Int32s) -> Callable[[], RowLogprobs] | None:
+        """Log probabilities of the rows that ask, under what was drawn from. Greedy: as at temperature 1."""
+        wanted = [(row, self._asks[slot]) for row, slot in enumerate(slots.tolist()) if slot in self._asks]
+        if not wanted:
+            return None
+        rows, widths = (np.array(column, dtype=np.int32) for column in zip(*wanted, strict=True))
+        asking = slots[rows]
+        greedy = self._temperature[asking] < LEAST_TEMPERATURE
+        columns = np.stack(
+            [
+                np.where(greedy, 1.0, self._temperature[asking]),
+                np.where(greedy, self._vocab_size, self._top_k[asking]),
+                np.where(greedy, 1.0, self._top_p[asking]),
+                np.where(greedy, 0.0, self._min_p[asking]),
+            ]
+        )
+        _, top_k, top_p, min_p = columns
+        is_filtered = bool(((top_k < self._vocab_size) | (top_p < 1.0) | (min_p > 0.0)).any())
+        asked = Asked(rows, widths, *self._to_device(columns[:, :, None]), is_filtered)
+        (chosen,) = ship([rows], self._device)
+        return logprobs_of(logits[chosen], tokens[chosen], asked)
+
+    def _choose(self, logits: torch.Tensor, slots: Int32s, positions: Int32s) -> torch.Tensor:
         drawn = np.flatnonzero(self._temperature[slots] >= LEAST_TEMPERATURE)
         if len(drawn) == len(slots):
             tokens = self._draw(logits, slots, positions)
@@ -75,8 +152,6 @@ class Sampler:
             if len(drawn):
                 (rows,) = ship([drawn], self._device)
                 tokens[rows] = self._draw(logits[rows], slots[drawn], positions[drawn])
-        for row, penalties in penalised:
-            penalties.count(tokens[row : row + 1])
         return tokens
 
     def _draw(self, logits: torch.Tensor, slots: Int32s, positions: Int32s) -> torch.Tensor:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from tokenspeed.text.tokenizer import ChatMessage, Detokenizer
+from tokenspeed.text.tokenizer import ChatMessage, ChatOptions, Detokenizer
 
 _WORD = re.compile(rb" w(\d{1,9})(?!\d)")
 
@@ -45,9 +45,21 @@ class StampTokenizer:
         """A fresh detokenizer for the output that follows these last tokens of its prompt."""
         return _WordDetokenizer(self)
 
-    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
+    @property
+    def chat_template(self) -> str:
+        """It has none that could be read: see `render_chat`."""
+        return ""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The word."""
+        return _word(token_id).encode()
+
+    def render_chat(self, messages: Sequence[ChatMessage], options: ChatOptions) -> str:
         """A line for each turn."""
-        return "".join(f"{message.role}: {message.content}\n" for message in messages) + "assistant:"
+        text = "".join(f"{message.role}: {message.content}\n" for message in messages)
+        if options.continue_final_message:
+            return text.removesuffix("\n")
+        return text + "assistant:" * options.add_generation_prompt
 
     def _bytes(self, data: bytes) -> list[int]:
         return [byte % self._vocab_size for byte in data]

@@ -1,16 +1,32 @@
 """What the engine asks of a tokenizer, whichever it is."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 
-class ChatMessage(Struct, frozen=True):
-    """One turn of a conversation as plain text."""
+class ChatMessage(Struct, frozen=True, omit_defaults=True):
+    """One turn of a conversation as plain text, and what templates know of turns that call tools or answer calls."""
 
     role: str
     content: str
+    name: str | None = None
+    tool_calls: tuple[dict[str, Any], ...] = ()
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+
+class ChatOptions(Struct, frozen=True):
+    """How a conversation is rendered: open for the assistant's next turn, in the middle of its last, or neither.
+
+    `tools` are described to the model, and `template_values` are passed to its template by name.
+    """
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    tools: tuple[dict[str, Any], ...] = ()
+    template_values: dict[str, Any] = {}
 
 
 class Detokenizer(Protocol):
@@ -45,8 +61,17 @@ class Tokenizer(Protocol):
         """A fresh detokenizer for the output that follows these last tokens of its prompt."""
         ...
 
-    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
-        """A conversation as the model was trained to read it, open for the assistant's next turn.
+    @property
+    def chat_template(self) -> str:
+        """The source of the model's chat template; empty when it has none."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token stands for; special tokens for their name."""
+        ...
+
+    def render_chat(self, messages: Sequence[ChatMessage], options: ChatOptions) -> str:
+        """A conversation as the model was trained to read it.
 
         The text holds the special tokens: encode it without adding any. Raises RequestRejected when the model has no
         chat template, or when its template refuses the messages.
