@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from data_plane.model.grammars import Grammars
     from data_plane.specs import DeviceSpecs
 
-LOGIT_FIELDS = ("min_tokens", "logit_bias", "grammar", "logprobs")
-
 
 class ParamsCheck:
     """Checks for one loaded model."""
@@ -43,15 +41,25 @@ class ParamsCheck:
                 min_tokens=params.min_tokens,
                 max_tokens=params.max_tokens,
             )
-        if params.needs_logits and not specs.has_logits:
-            asked = next(name for name in LOGIT_FIELDS if getattr(params, name) not in (None, 0, ()))
-            asked = "logprobs" if params.logprobs is not None else asked
-            raise RequestRejected(
-                f"{asked} is not offered with the model {specs.model}, which has no logits: leave it out",
-                field=asked,
-            )
+        if not specs.has_logits:
+            for name, is_asked in self._needs_logits(params).items():
+                if is_asked:
+                    raise RequestRejected(
+                        f"{name} is not offered with the model {specs.model}, which has no logits: leave it out",
+                        field=name,
+                    )
         if params.grammar:
             self._check_grammar(params)
+
+    def _needs_logits(self, params: SamplingParams) -> dict[str, bool]:
+        """What only a model that chooses among logits can honour, and whether it is asked for."""
+        has_end = bool(params.stop_token_ids) or (not params.ignore_eos and bool(self._specs.stop_token_ids))
+        return {
+            "min_tokens": bool(params.min_tokens) and has_end,  # What no token ends has its minimum.
+            "logit_bias": bool(params.logit_bias),
+            "grammar": bool(params.grammar),
+            "logprobs": params.logprobs is not None,
+        }
 
     def _check_grammar(self, params: SamplingParams) -> None:
         specs = self._specs

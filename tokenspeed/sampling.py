@@ -32,7 +32,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     `n` continuations are made of the same prompt. Neither the model's end nor a stop ends one before `min_tokens`.
 
     `logit_bias` is added to the logits of tokens, as (token, bias) pairs or a mapping. `grammar` is what the output
-    must match, in llguidance's notation (`tokenspeed.structured` makes one of a JSON schema or a regular expression).
+    must match, in llguidance's notation.
     `logprobs` asks for the log probability of every token, and of that many of the likeliest in its place, in the
     distribution that it was drawn from (at temperature 0: the model's own).
 
@@ -76,11 +76,6 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
         """These parameters for each of the `n` continuations alone: the first has this seed, others follow from it."""
         seed = self._seed_or_draw()
         return [structs.replace(self, n=1, seed=_derived_seed(seed, index)) for index in range(self.n)]
-
-    @property
-    def needs_logits(self) -> bool:
-        """Whether only a model that chooses among logits can honour this."""
-        return bool(self.min_tokens or self.logit_bias or self.grammar or self.logprobs is not None)
 
     def to_sampling(self, stop_token_ids: tuple[int, ...] = ()) -> Sampling:
         """What the sampler needs of this. Draws a seed where one matters and none was given.

@@ -17,9 +17,11 @@ def vocabulary(folder: Path, vocab_size: int, stop_token_ids: tuple[int, ...]) -
     """
     # Imported here: only what asks for a grammar pays for it.
     from llguidance.hf import from_tokenizer
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     loaded = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    if not isinstance(loaded, PreTrainedTokenizerFast):
+        raise ValueError(f"the tokenizer in {str(folder)!r} has no tokenizer.json: convert it to a fast one")
     return from_tokenizer(loaded, n_vocab=vocab_size, eos_token=list(stop_token_ids) or None)
 
 

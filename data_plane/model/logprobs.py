@@ -12,33 +12,32 @@ from data_plane.batch.rows import RowLogprobs
 
 
 class Asked(Struct, frozen=True):
-    """The rows that ask. Columns are float64 [rows, 1] on the device; `widths` (host) is how many likeliest tokens.
+    """The rows that ask; `widths` says for each how many of the likeliest tokens.
 
-    A `temperature` of 1 and filters that are off describe a greedy row: its distribution is the model's own.
+    `columns` are temperature, top-k, top-p and min-p, float64 [4, rows, 1] on the device. A temperature of 1 and
+    filters that are off describe a greedy row: its distribution is the model's own.
     """
 
     rows: Int32s
     widths: Int32s
-    temperature: torch.Tensor
-    top_k: torch.Tensor
-    top_p: torch.Tensor
-    min_p: torch.Tensor
+    columns: torch.Tensor
     is_filtered: bool
 
 
 def distribution(logits: torch.Tensor, asked: Asked) -> torch.Tensor:
     """Log probabilities [rows, vocabulary] after temperature and filters; -inf for what they leave out."""
-    scores = (logits / asked.temperature.to(torch.float32)).log_softmax(dim=-1)
+    temperature, top_k, top_p, min_p = asked.columns.unbind()
+    scores = (logits / temperature.to(torch.float32)).log_softmax(dim=-1)
     if not asked.is_filtered:
         return scores
     values, order = scores.sort(dim=-1, descending=True, stable=True)
     probabilities = values.exp().double()
     rank = torch.arange(scores.shape[-1], device=scores.device)
-    within_k = torch.where(rank < asked.top_k, probabilities, 0.0)
+    within_k = torch.where(rank < top_k, probabilities, 0.0)
     mass = within_k.cumsum(dim=-1)
-    everything = torch.where(asked.top_k < scores.shape[-1], mass[:, -1:], 1.0)
-    kept = (mass - within_k < asked.top_p * everything) & (within_k > 0)
-    kept &= probabilities >= asked.min_p * probabilities[:, :1]
+    everything = torch.where(top_k < scores.shape[-1], mass[:, -1:], 1.0)
+    kept = (mass - within_k < top_p * everything) & (within_k > 0)
+    kept &= probabilities >= min_p * probabilities[:, :1]
     kept[:, 0] = True
     scores = scores.masked_fill(~torch.zeros_like(kept).scatter(1, order, kept), float("-inf"))
     return scores - scores.logsumexp(dim=-1, keepdim=True)

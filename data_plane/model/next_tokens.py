@@ -59,7 +59,7 @@ class NextTokens:
 
     def choose(self, rows: Rows, logits: torch.Tensor) -> Callable[[], Int32s]:
         """Sample from `logits` [sampling rows, vocabulary]; the result fetches the tokens once they have landed."""
-        sampling = np.flatnonzero(rows.samples)
+        sampling = np.flatnonzero(rows.samples).astype(np.int32)
         if not len(sampling):
             return lambda: NO_TOKENS
         (slots,) = ship([rows.slots[sampling]], self._last.device)

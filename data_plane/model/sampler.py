@@ -139,7 +139,7 @@ class Sampler:
         )
         _, top_k, top_p, min_p = columns
         is_filtered = bool(((top_k < self._vocab_size) | (top_p < 1.0) | (min_p > 0.0)).any())
-        asked = Asked(rows, widths, *self._to_device(columns[:, :, None]), is_filtered)
+        asked = Asked(rows, widths, self._to_device(columns[:, :, None]), is_filtered)
         (chosen,) = ship([rows], self._device)
         return logprobs_of(logits[chosen], tokens[chosen], asked)
 

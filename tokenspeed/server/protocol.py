@@ -4,7 +4,7 @@ Explicit nulls mean "not given". Fields that ask for something this server does 
 they are refused instead of ignored.
 """
 
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -13,6 +13,25 @@ from control_plane.errors import RequestRejected
 from tokenspeed.sampling import SamplingParams
 
 T = TypeVar("T", bound="GenerationRequest")
+
+MAX_TOKEN_ID_DIGITS: Final = 10
+
+# Fields of a request that are passed on as they come.
+_SAME_NAMES: Final = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "n",
+    "min_tokens",
+)
 
 
 class StreamOptions(Struct, frozen=True):
@@ -42,20 +61,15 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     n: int | None = None
+    min_tokens: int | None = None
+    logit_bias: dict[str, float] | None = None
 
     # Accepted as far as they ask for what happens anyway.
-    min_tokens: int | None = None
     logprobs: bool | int | None = None
-    logit_bias: dict[str, float] | None = None
 
     def unoffered(self) -> dict[str, bool]:
         """Fields for which this server has only the answer that they ask for nothing, and whether they do."""
-        return {
-            "logprobs": self.logprobs is not None and self.logprobs is not False,
-            "logit_bias": bool(self.logit_bias),
-            # What never ends early has its minimum.
-            "min_tokens": bool(self.min_tokens) and not (self.ignore_eos and not self.stop and not self.stop_token_ids),
-        }
+        return {"logprobs": self.logprobs is not None and self.logprobs is not False}
 
 
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -118,12 +132,8 @@ def parse(body: bytes, kind: type[T]) -> T:
 
 def sampling_params(request: GenerationRequest, *, max_tokens: int | None) -> SamplingParams:
     """What the request says about sampling. Raises RequestRejected naming each field that is out of range."""
-    given: dict[str, Any] = {
-        name: value for name in SamplingParams.__struct_fields__ if (value := getattr(request, name)) is not None
-    }
-    if max_tokens is not None:
-        given["max_tokens"] = max_tokens
-    return SamplingParams(**given)
+    given: dict[str, Any] = {name: value for name in _SAME_NAMES if (value := getattr(request, name)) is not None}
+    return SamplingParams(**given, max_tokens=max_tokens, logit_bias=_biases(request.logit_bias or {}))
 
 
 def refuse_unoffered(request: GenerationRequest) -> None:
@@ -132,6 +142,16 @@ def refuse_unoffered(request: GenerationRequest) -> None:
         if is_asked:
             value = getattr(request, name)
             raise RequestRejected(f"{name}={_short(value)} is not offered by this server: leave it out", field=name)
+
+
+def _biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    """Biases by token id, which JSON can write only as a text."""
+    for name in given:
+        if not name.isdecimal() or not name.isascii() or len(name) > MAX_TOKEN_ID_DIGITS:
+            raise RequestRejected(
+                f"logit_bias has the key {_short(name)}: its keys are token ids in decimal digits", field="logit_bias"
+            )
+    return tuple(sorted((int(name), bias) for name, bias in given.items()))
 
 
 def _short(value: object) -> str:

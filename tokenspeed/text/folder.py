@@ -18,7 +18,7 @@ from tokenspeed.text.detokenizer import WindowDetokenizer
 from tokenspeed.text.tokenizer import ChatMessage, ChatOptions, Detokenizer
 
 # The characters by which byte-level tokenizers write bytes.
-_BYTE_OF = {character: byte for byte, character in bytes_to_unicode().items()}
+_BYTE_OF: dict[str, int] = {character: byte for byte, character in bytes_to_unicode().items()}  # type: ignore[no-untyped-call]
 
 
 class FolderTokenizer:
