@@ -6,13 +6,7 @@ Sees only what a plan puts out (fresh blocks, notes) and reports outcomes; it ca
 from msgspec import Struct, structs
 
 from control_plane.cache.coordinator.coordinator import CacheCoordinator
-from control_plane.cache.coordinator.demand import (
-    CacheProgress,
-    Granted,
-    GroupDemand,
-    Refused,
-    RequestProgress,
-)
+from control_plane.cache.coordinator.demand import CacheProgress, Granted, GroupDemand, Refused, RequestProgress
 from control_plane.cache.prefix.matcher import PrefixHit
 from control_plane.config import Role, SchedulerConfig
 from control_plane.fsm.events import ScheduleChunk, ScheduleDecode, ScheduleFirstChunk, ScheduleRemotePrefill
