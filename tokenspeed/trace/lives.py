@@ -24,6 +24,7 @@ from control_plane.messages import (
     RemotePrefillDone,
     RequestSpec,
     Retract,
+    TokenLogprobs,
     TransferFailed,
     TransferSucceeded,
     WriteBackDone,
@@ -138,6 +139,8 @@ class Lives:
                     life.enter(PhaseKind.DECODING, step.round + 1, step.time_us)
             case TransferSucceeded(key=key):
                 self._ends(key, "transferred", step)
+            case TokenLogprobs():
+                pass  # Told beside an ExtendResult, which is what moves a life.
 
     def _landed(self, result: ExtendResult, step: Happened) -> None:
         self._keys_of_round.pop(result.round, None)
