@@ -14,7 +14,21 @@ from control_plane.messages.wire import decode_events
 from control_plane.rounds.trace import FrameKind, TraceReader
 from tools.simulate.__main__ import main
 from tools.simulate.draw_setting import longest_request
-from tools.simulate.program import Fail, Group, Hold, Latency, Peer, Program, Repeat, Run, Setting, Step, Submit, Tell
+from tools.simulate.program import (
+    Fail,
+    GiveUp,
+    Group,
+    Hold,
+    Latency,
+    Peer,
+    Program,
+    Repeat,
+    Run,
+    Setting,
+    Step,
+    Submit,
+    Tell,
+)
 from tools.simulate.run import run
 from tools.simulate.world import World
 
@@ -75,6 +89,18 @@ def test_what_does_not_end_holds_up_nobody_for_ever(setting: Setting, news: str,
         assert outcome.figures.ends == {"length": 5}
 
 
+@pytest.mark.parametrize("groups", [(Group(),), (Group(), Group("sliding", window=9))], ids=["full", "sliding, too"])
+def test_a_load_that_never_ends_costs_its_round_only(groups: tuple[Group, ...]) -> None:
+    """R7.5, E8: the device gives rounds up, one after the other; others go on, and all say what they would have."""
+    setting = structs.replace(PRESSED, groups=groups, pool=12 * len(groups))
+    well = run(Program(setting, CROWD))
+    badly = run(Program(setting, (*CROWD, *([GiveUp(), Run(8)] * 4))))
+    assert well.figures.loaded_blocks > 0
+    assert badly.failure is None, badly.failure
+    assert badly.figures.ends == {"length": 4}
+    assert badly.figures.loaded_blocks > well.figures.loaded_blocks
+
+
 def test_stores_end_out_of_order(tmp_path: Path) -> None:
     """Each is acknowledged at its own time, and no page is lost by it."""
     world = World(PRESSED, tmp_path)
@@ -106,12 +132,17 @@ def test_half_a_forward_ends_all_of_its_requests() -> None:
 
 
 @pytest.mark.parametrize("kind", ["full", "sliding", "state"])
-def test_every_pool_from_the_smallest_serves_the_longest_request_that_it_accepts(kind: str) -> None:
+@pytest.mark.parametrize("packing", [1, 3])
+@pytest.mark.parametrize("has_peer", [False, True])
+def test_every_pool_from_the_smallest_serves_the_longest_request_that_it_accepts(
+    kind: str, packing: int, has_peer: bool
+) -> None:
     """R3.8: block by block; a prompt of all but one token, beside others that press; one token more is refused."""
-    group = Group(kind, window=9 if kind == "sliding" else 0)  # type: ignore[arg-type]
+    group = Group(kind, window=9 if kind == "sliding" else 0, packing=packing)  # type: ignore[arg-type]
     served = 0
-    for pool in range(4, 20):
-        setting = Setting(groups=(Group(), group), pool=pool, context_tokens=64, host_blocks=pool)
+    for pool in range(4, 20, 1 if packing == 1 and not has_peer else 3):
+        peer = Peer(pool=pool, host_blocks=pool) if has_peer else None
+        setting = Setting(groups=(Group(), group), pool=pool, context_tokens=64, host_blocks=pool, peer=peer)
         longest = longest_request(setting)
         if longest < 4:
             continue
@@ -123,7 +154,7 @@ def test_every_pool_from_the_smallest_serves_the_longest_request_that_it_accepts
         assert outcome.failure is None, outcome.failure
         assert outcome.figures.ends == {"length": 3}
         assert outcome.figures.refused == 1
-    assert served > 10
+    assert served > 2
 
 
 def test_a_long_search_is_one_command_and_one_page(

@@ -60,6 +60,18 @@ def longest_request(setting: Setting) -> int:
     return min(Scheduler(each.config(role)).max_single_request_tokens for role, each in setting.by_role().items())
 
 
+def is_at_bound(setting: Setting) -> bool:
+    """Whether the pool of an engine is the smallest in which its longest request can run."""
+    for role, each in setting.by_role().items():
+        tokens, of_less = (
+            CapacityModel(structs.replace(each, pool=pool).config(role)).max_single_request_tokens()
+            for pool in (each.pool, each.pool - 1)
+        )
+        if of_less < tokens:
+            return True
+    return False
+
+
 def _draw_peer(random: Random, setting: Setting) -> Peer:
     pool = _draw_pool(random, setting)
     return Peer(

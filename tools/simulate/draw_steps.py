@@ -12,6 +12,7 @@ from tools.simulate.draw_setting import longest_request
 from tools.simulate.program import (
     Drop,
     Fail,
+    GiveUp,
     Hold,
     Late,
     Latency,
@@ -142,8 +143,8 @@ def _draw_happening(random: Random, climate: Climate, submitted: int, *, has_pee
 
 
 def _draw_mishap(random: Random, submitted: int, *, has_peer: bool, peer: bool) -> Step:
-    mishaps: list[Work | Literal["withhold", "drop", "repeat", "hold", "tell"]]
-    mishaps = ["withhold", "forward", "half a forward", "store", "load", "repeat", "hold", "tell", "tell"]
+    mishaps: list[Work | Literal["withhold", "give up", "drop", "repeat", "hold", "tell"]]
+    mishaps = ["withhold", "give up", "forward", "half a forward", "store", "load", "repeat", "hold", "tell", "tell"]
     match random.choice([*mishaps, "page", "drop"] if has_peer else mishaps):
         case "repeat":
             return Repeat(random.choice(_NEWS), peer=peer)
@@ -153,6 +154,8 @@ def _draw_mishap(random: Random, submitted: int, *, has_peer: bool, peer: bool) 
             return Tell(max(0, submitted - random.randint(1, 20)), random.choice(_LATE), peer=peer)
         case "withhold":
             return Withhold(peer=peer)
+        case "give up":
+            return GiveUp(peer=peer)
         case "drop":
             return Drop(max(0, submitted - random.randint(1, 12)))
         case what:

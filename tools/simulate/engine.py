@@ -94,6 +94,8 @@ class Engine:
         self._most_retractions: dict[int, int] = {}
         self._restarts: Counter[int] = Counter()
         self._batches_out: dict[int, ExecutionPlan] = {}
+        self._given_up: set[int] = set()  # rounds that were, since a load-back of theirs did not end
+        self._unended: set[int] = set()  # these load-backs
         self._held: list[bytes] = []
         self._held_alone: list[bytes] = []
         _, self._device = build_device(
@@ -171,6 +173,10 @@ class Engine:
             self._batches_out[plan.round] = plan
         weather, now = self.weather, self._calendar.now
         weather.planned(plan)
+        if weather.gives_up and plan.load_backs and plan.forward is not None and plan.remote_prefill is None:
+            weather.gives_up = False
+            self._given_up.add(plan.round)
+            self._unended.update(load.op for load in plan.load_backs)
         self._device.execute(plan)
         self._calendar.enter(now + weather.forward_rounds, self._land)
         for _ in plan.stores:
@@ -221,12 +227,18 @@ class Engine:
             case [ForwardFailed(round=round_number, message=message)] if WITHHELD in message:
                 self._withhold(self._batches_out.pop(round_number))
                 return
+            case [ExtendResult(round=round_number)] if round_number in self._given_up:
+                self._withhold(self._batches_out.pop(round_number))
+                return
+            case [LoadBackDone(op=op), *_] if op in self._unended:
+                self._held_alone.append(letter)
+                return
             case [ForwardFailed(round=round_number, message=message)]:
                 require(INJECTED in message, "forward", message)
                 del self._batches_out[round_number]
             case [ExtendResult(round=round_number)]:
                 del self._batches_out[round_number]
-            case [LoadBackDone()]:
+            case [LoadBackDone(), *_]:
                 self._post("load", letter)
                 return
             case [WriteBackDone()]:

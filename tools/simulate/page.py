@@ -2,7 +2,8 @@
 
 from collections import Counter
 
-from tools.simulate.program import Fail, Hold, Latency, Program, Repeat, Step, Submit, Tell
+from tools.simulate.draw_setting import is_at_bound
+from tools.simulate.program import Fail, GiveUp, Hold, Latency, Program, Repeat, Step, Submit, Tell
 from tools.simulate.run import Outcome
 
 LINES_EVERY = 100
@@ -47,6 +48,7 @@ class Page:
             self.failed.append((outcome.program.seed, outcome.failure.kind))
         self._of_shape[_shape(outcome.program)] += figures.rounds
         self._weather.update(filter(None, map(_weather, outcome.program.steps)))
+        self._weather["a pool at the bound"] += is_at_bound(outcome.program.setting)
         self._ends.update(figures.ends)
         self._figures.update(
             retractions=figures.retractions,
@@ -98,6 +100,8 @@ def _weather(step: Step) -> str | None:
             return f"{news} told twice"
         case Hold(news=news, is_lost=is_lost):
             return f"{news} that does not end{' before all leave' if is_lost else ''}"
+        case GiveUp():
+            return "load never ends, its round is given up"
         case Tell(what=what):
             return f"late {what}"
         case Latency(spread=spread):

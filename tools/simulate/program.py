@@ -208,6 +208,15 @@ class Hold(Struct, frozen=True, repr_omit_defaults=True):
     peer: bool = False
 
 
+class GiveUp(Struct, frozen=True, repr_omit_defaults=True):
+    """The next load-back beside a forward does not end: the device gives its round up, so all its requests retract.
+
+    That it ended after all is told when nothing else moves.
+    """
+
+    peer: bool = False
+
+
 class Tell(Struct, frozen=True, repr_omit_defaults=True):
     """If the n-th request is over, an engine is told something of it, as if it were not."""
 
@@ -216,7 +225,7 @@ class Tell(Struct, frozen=True, repr_omit_defaults=True):
     peer: bool = False
 
 
-Step = Submit | Leave | Drop | Run | Latency | Fail | Withhold | Repeat | Hold | Tell
+Step = Submit | Leave | Drop | Run | Latency | Fail | Withhold | Repeat | Hold | GiveUp | Tell
 
 
 class Program(Struct, frozen=True):

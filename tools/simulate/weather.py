@@ -32,6 +32,7 @@ class Weather:
         self.spread_rounds = 0
         self.repeated: set[News] = set()
         self.held: set[News] = set()
+        self.gives_up = False
         self.told = 0
         self.doomed: set[int] = set()
         self.doomed_late: set[int] = set()

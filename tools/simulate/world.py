@@ -22,6 +22,7 @@ from tools.simulate.link import Link
 from tools.simulate.program import (
     Drop,
     Fail,
+    GiveUp,
     Hold,
     Late,
     Latency,
@@ -118,6 +119,9 @@ class World:
             case Withhold(peer=peer):
                 self._expect_mishap()
                 self._engine(peer=peer).weather.expect("withheld")
+            case GiveUp(peer=peer):
+                self._expect_mishap()
+                self._engine(peer=peer).weather.gives_up = True
             case Repeat(news=news, peer=peer):
                 self._engine(peer=peer).weather.repeated.add(news)
             case Hold(news=news, is_lost=is_lost, peer=peer):
