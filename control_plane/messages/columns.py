@@ -12,6 +12,8 @@ type_bytes = INT32.itemsize
 
 Int32s = npt.NDArray[np.int32]
 
+_EMPTY: Int32s = np.frombuffer(b"", dtype=INT32)
+
 
 def pack(values: Iterable[int] | Int32s) -> bytes:
     """The int32 column of `values`. Raises OverflowError when one does not fit."""
@@ -28,6 +30,8 @@ def repeat(value: int, count: int) -> bytes:
 
 def view(column: bytes) -> Int32s:
     """A read-only array over the bytes of a column. Raises WireError when they are not whole numbers."""
+    if not column:
+        return _EMPTY
     if len(column) % type_bytes:
         raise WireError(f"an int32 column of {len(column)} bytes")
     return np.frombuffer(column, dtype=INT32)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from control_plane.errors import WireError
-from control_plane.messages.columns import count
+from control_plane.messages.columns import type_bytes
 from control_plane.messages.events import Event
 from control_plane.messages.plan import ExecutionPlan, ForwardBatch, RequestSpec
 
@@ -67,10 +67,13 @@ def decode_specs(payload: bytes) -> list[RequestSpec]:
 
 
 def _check_batch(batch: ForwardBatch) -> None:
-    rows = batch.row_count
+    rows, extends = batch.row_count, batch.num_extends
     assert rows > 0, "a batch without rows"
-    assert 0 <= batch.num_extends <= rows, f"{batch.num_extends} extends among {rows} rows"
-    for name in ("slots", "input_lengths", "prefix_lengths"):
-        assert count(getattr(batch, name)) == rows, f"{name} does not have an entry a row"
-    for name in ("prefill_lengths", "replay_lengths", "checkpoints"):
-        assert count(getattr(batch, name)) == batch.num_extends, f"{name} does not have an entry an extend"
+    assert 0 <= extends <= rows, f"{extends} extends among {rows} rows"
+    row_bytes, extend_bytes = rows * type_bytes, extends * type_bytes
+    assert len(batch.slots) == row_bytes, "slots does not have an entry a row"
+    assert len(batch.input_lengths) == row_bytes, "input_lengths does not have an entry a row"
+    assert len(batch.prefix_lengths) == row_bytes, "prefix_lengths does not have an entry a row"
+    assert len(batch.prefill_lengths) == extend_bytes, "prefill_lengths does not have an entry an extend"
+    assert len(batch.replay_lengths) == extend_bytes, "replay_lengths does not have an entry an extend"
+    assert len(batch.checkpoints) == extend_bytes, "checkpoints does not have an entry an extend"

@@ -389,7 +389,7 @@ class Admission:
 
     def _decode_end(self, slot: int) -> int:
         """Where the rows of the next decode step may end at most."""
-        return int(self._resident.planned[slot]) + self.decode_overshoot(self._resident.results_in_flight(slot))
+        return self._resident.planned_tokens(slot) + self.decode_overshoot(self._resident.results_in_flight(slot))
 
     def decode_overshoot(self, results_in_flight: int) -> int:
         """Rows that a step may write from the last planned token on: its width, and what steps in flight may add."""

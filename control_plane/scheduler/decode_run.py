@@ -9,6 +9,7 @@ before anybody reads them. The plain path, which needs no run and plans the same
 `phases.schedule_decode_batch` beside `ResidentTable.land`.
 """
 
+import heapq
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,38 @@ from control_plane.scheduler.plan_build import Decodes
 
 if TYPE_CHECKING:
     from control_plane.scheduler.resident import ResidentTable
+
+
+class Due:
+    """For each row the count beyond which it must be looked at; the soonest come first."""
+
+    def __init__(self, counts: Int32s) -> None:
+        order = counts.argsort(kind="stable")
+        self._count_of: list[int | None] = counts.tolist()
+        self._heap: list[tuple[int, int]] = list(
+            zip(counts[order].tolist(), order.tolist(), strict=True)
+        )  # what is in order is a heap
+
+    @property
+    def soonest(self) -> int:
+        """Up to this count no row is due."""
+        return self._heap[0][0]
+
+    def take(self, count: int) -> list[int]:
+        """The rows that are due at `count`. Each must be told anew by `set`."""
+        rows = []
+        while self._heap and self._heap[0][0] < count:
+            due, row = heapq.heappop(self._heap)
+            if self._count_of[row] == due:  # else it was told otherwise since
+                self._count_of[row] = None
+                rows.append(row)
+        return rows
+
+    def set(self, row: int, count: int) -> None:
+        """The count beyond which a row is due now."""
+        if self._count_of[row] != count:
+            self._count_of[row] = count
+            heapq.heappush(self._heap, (count, row))
 
 
 class DecodeRun:
@@ -41,18 +74,18 @@ class DecodeRun:
         self.one_each = repeat(1, len(slots))
         self._resident = resident
         self._indices = slots.astype(np.intp)  # numpy would convert the slots every time
-        self._planned_at_start = resident.planned[slots]
-        self._landed_at_start = resident.landed[slots]
-        self._positions = self._planned_at_start - 1
+        self._members = frozenset(slots.tolist())
+        planned, landed = resident.planned[slots], resident.landed[slots]
+        self._planned_at_start: list[int] = planned.tolist()
+        self._landed_at_start: list[int] = landed.tolist()
+        self._positions = planned - 1
         self._next_cells = resident.cells_behind(slots)
         self._settled_steps = 0
         self._settled_landed_steps = 0
-        self._steps_to_the_end = int((resident.limit[slots] - self._planned_at_start).min())
-        overshoot_tokens = 2 * (decode_width - 1)
-        self._steps_with_room = resident.writable_until[slots] - self._planned_at_start - overshoot_tokens
-        self._landed_without_event = resident.next_event_at[slots] - self._landed_at_start
-        self._overshoot_tokens = overshoot_tokens
-        self._set_quiet()
+        self._steps_to_the_end = int((resident.limit[slots] - planned).min())
+        self._overshoot_tokens = 2 * (decode_width - 1)
+        self._lacks_room = Due(resident.writable_until[slots] - planned - self._overshoot_tokens)
+        self._has_event = Due(resident.next_event_at[slots] - landed)
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -75,14 +108,13 @@ class DecodeRun:
     @property
     def needs_look(self) -> bool:
         """Whether a row lacks room for its next step, or completed a page or slid out of a block."""
-        return self.steps > self._quiet_steps or self.landed_steps > self._quiet_landed_steps
+        return self.steps > self._lacks_room.soonest or self.landed_steps > self._has_event.soonest
 
     def rows_to_look_at(self) -> list[int]:
-        """The rows for which that is so, in order."""
+        """The rows for which that is so, in order. Whoever asks looks at them, and says so to `looked_at`."""
         if not self.needs_look:
             return []
-        is_due = (self._steps_with_room < self.steps) | (self._landed_without_event < self.landed_steps)
-        return np.flatnonzero(is_due).tolist()
+        return sorted({*self._lacks_room.take(self.steps), *self._has_event.take(self.landed_steps)})
 
     def looked_at(self, rows: Sequence[int]) -> None:
         """Rows were looked at before this step: the columns say anew up to where they need no look."""
@@ -90,10 +122,9 @@ class DecodeRun:
         resident = self._resident
         for row in rows:
             slot = self.slots[row]
-            room_tokens = resident.writable_until[slot] - self._overshoot_tokens
-            self._steps_with_room[row] = room_tokens - self._planned_at_start[row]
-            self._landed_without_event[row] = resident.next_event_at[slot] - self._landed_at_start[row]
-        self._set_quiet()
+            room_tokens = int(resident.writable_until[slot]) - self._overshoot_tokens
+            self._lacks_room.set(row, room_tokens - self._planned_at_start[row])
+            self._has_event.set(row, int(resident.next_event_at[slot]) - self._landed_at_start[row])
 
     def step(self) -> Decodes:
         """One more step of every row."""
@@ -115,7 +146,8 @@ class DecodeRun:
             self._settled_steps, self._settled_landed_steps = self.steps, self.landed_steps
             self._resident.count_on(self._indices, planned=planned, landed=landed)
 
-    def _set_quiet(self) -> None:
-        """Up to which step, planned and landed, no row needs a look."""
-        self._quiet_steps = int(self._steps_with_room.min())
-        self._quiet_landed_steps = int(self._landed_without_event.min())
+    def unsettled(self, slot: int) -> tuple[int, int]:
+        """Steps of a slot, planned and landed, that are not in the columns yet."""
+        if slot not in self._members:
+            return 0, 0
+        return self.steps - self._settled_steps, self.landed_steps - self._settled_landed_steps

@@ -24,7 +24,7 @@ def explain(request: Request, line: Candidates, resident: ResidentTable, group_i
         case PrefillDone():
             return "prefilled: its first decode step is next"
         case Decoding(resources=resources):
-            landed = int(resident.landed[resources.slot])
+            landed = resident.known_tokens(resources.slot)
             alone = overlap_ends(request.spec.sampling)
             pace = f"; its steps do not overlap: {alone}" if alone else ""
             out = landed - request.prompt_tokens

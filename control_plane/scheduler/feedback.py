@@ -271,4 +271,4 @@ class Feedback:
         resources = resources_of(request.state)
         if resources is None:
             return False
-        return not resources.results_in_flight or int(self._resident.landed[resources.slot]) > request.prefill_tokens
+        return not resources.results_in_flight or self._resident.known_tokens(resources.slot) > request.prefill_tokens

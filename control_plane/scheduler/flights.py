@@ -121,6 +121,8 @@ class FlightLog:
 
         Returns those that are computed. The others are remembered, and if it `stores` them they are due when landed.
         """
+        if not self._flights:
+            return list(listed)
         flights = self._of(key)
         computed = []
         for group, block, end in listed:

@@ -24,7 +24,7 @@ def computed_tokens(request: Request, resident: ResidentTable) -> int:
         case Decoding(resources=resources):
             # The last known token's row is written by the forward that feeds it. Until the first decode result has
             # landed, the prefill is what was computed.
-            return max(request.prefill_tokens, int(resident.landed[resources.slot]) - 1)
+            return max(request.prefill_tokens, resident.known_tokens(resources.slot) - 1)
         case Bootstrapping() | Submitted() | RemotePrefilling() | Retracted() | Finished():
             return 0
 

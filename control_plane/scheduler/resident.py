@@ -79,7 +79,16 @@ class ResidentTable:
 
     def results_in_flight(self, slot: int) -> int:
         """Forwards that are out against a slot's pages."""
-        return int(self.forwards_out[slot])
+        planned, landed = self._counted_by_run(slot)
+        return int(self._forwards_out[slot]) + planned - landed
+
+    def known_tokens(self, slot: int) -> int:
+        """Tokens of a slot that have landed."""
+        return int(self._landed[slot]) + self._counted_by_run(slot)[1]
+
+    def planned_tokens(self, slot: int) -> int:
+        """Tokens of a slot once all that is out has landed."""
+        return int(self._planned[slot]) + self._counted_by_run(slot)[0]
 
     def run_of(self, keys: Int32s, slots: Int32s, *, round_number: int) -> DecodeRun | None:
         """The run of a decode line, which began, if it has one by now, the last time that these slots were asked for.
@@ -136,7 +145,7 @@ class ResidentTable:
 
     def tokens(self, slot: int) -> Int32s:
         """A view of the known tokens of a slot: prompt, then output."""
-        return self._tokens[slot, : self.landed[slot]]
+        return self._tokens[slot, : self.known_tokens(slot)]
 
     def cells_behind(self, slots: Int32s) -> npt.NDArray[np.int64]:
         """Where the next token of each slot goes in the buffer of all slots."""
@@ -208,6 +217,10 @@ class ResidentTable:
         """Which of these slots still belong to the same request and attempt as in that round."""
         mask: npt.NDArray[np.bool_] = (self.key[slots] == keys) & (self.admitted_round[slots] <= round_number)
         return mask
+
+    def _counted_by_run(self, slot: int) -> tuple[int, int]:
+        """Steps of a slot, planned and landed, that the run has not written into the columns."""
+        return (0, 0) if self.run is None else self.run.unsettled(slot)
 
     def _catch_up(self) -> None:
         if self.run is not None:

@@ -61,7 +61,7 @@ def restart_if_alone(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, 
     if request is None or not build.is_empty or desk.rounds_in_flight or not desk.admission.holds_all(request):
         return
     slot = request.resources.slot
-    computed_tokens, held_blocks = int(desk.resident.planned[slot]), desk.admission.releasable_blocks(slot)
+    computed_tokens, held_blocks = desk.resident.planned_tokens(slot), desk.admission.releasable_blocks(slot)
     tokens = desk.resident.tokens(slot).copy()
     request.apply(RetractForCapacity(desk.next_retraction_epoch(), resumes_generation=False, is_recoverable=True))
     request.rebase(tokens)
@@ -85,7 +85,7 @@ def choose_victim(desk: Desk, *, spares_covered: bool) -> Request | None:
         rank = (
             not isinstance(request.state, Prefilling),
             -desk.admission.releasable_blocks(slot),
-            int(desk.resident.landed[slot]),
+            desk.resident.known_tokens(slot),
         )
         if best is None or rank < best[0]:
             best = rank, request

@@ -10,6 +10,7 @@ import pytest
 from control_plane import CacheGroupConfig, SchedulerConfig
 from tools import check
 from tools.bench.figures import Figures
+from tools.bench.instructions import Counted, describe_instructions
 from tools.bench.lanes import LocalLane, clock_for
 from tools.bench.ours import EmbeddedScheduler, OurScheduler
 from tools.bench.page import write_section
@@ -144,6 +145,12 @@ def test_a_trace_gives_the_prompts_that_its_rows_share(tmp_path: Path) -> None:
     assert (first.output_tokens, second.output_tokens) == (3, 1)
     assert (first.tokens[:512] == second.tokens[:512]).all()
     assert (first.tokens[512:600] != second.tokens[512:600]).any()
+
+
+def test_instructions_are_told_per_round_and_as_ratios() -> None:
+    """Ours first, then each other one with ours over it."""
+    counted = Counted(32, 1024, {"ours": 150_000.0, "theirs": 600_000.0})
+    assert "| 32 x 1024 | 150.0 | 600.0 | 0.250 |" in describe_instructions([counted])
 
 
 def test_a_lone_request_is_timed_by_the_wall() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and with --write put the figures into docs/performance.md."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["rounds", "serve"], default="rounds")
+    parser.add_argument("what", nargs="?", choices=["rounds", "instructions", "serve"], default="rounds")
     parser.add_argument("--write", action="store_true", help="write the figures into docs/performance.md")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller cases")
     rounds = parser.add_argument_group("rounds: ours beside the C++ scheduler and vLLM's")
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     serve.add_argument("--streams", type=int, default=16, help="concurrent requests, and the bare model's batch")
     serve.add_argument("--prompt-tokens", type=int, default=512)
     options = parser.parse_args(arguments)
-    return bench_serving(options) if options.what == "serve" else bench_rounds(options)
+    return {"rounds": bench_rounds, "instructions": bench_instructions, "serve": bench_serving}[options.what](options)
 
 
 def bench_rounds(options: argparse.Namespace) -> int:
@@ -35,6 +35,21 @@ def bench_rounds(options: argparse.Namespace) -> int:
     from tools.bench import planes
 
     return planes.bench_rounds(options)
+
+
+def bench_instructions(options: argparse.Namespace) -> int:
+    """Instructions of a decode round, ours and the reference's: the figure that a busy machine does not move."""
+    from tools.bench.figures import installed
+    from tools.bench.instructions import COUNTED, OURS_AND_THEIRS, count_instructions, describe_instructions
+    from tools.bench.page import write_section
+
+    cases = [case for case in COUNTED if options.requests in (None, case[0]) and options.context in (None, case[1])]
+    counted = count_instructions(cases, OURS_AND_THEIRS)
+    text = f"{installed('numpy', 'msgspec', 'tokenspeed-scheduler')}\n\n{describe_instructions(counted)}"
+    print(f"\n{text}")
+    if options.write:
+        write_section("instructions", text)
+    return 0
 
 
 def bench_serving(options: argparse.Namespace) -> int:

@@ -19,68 +19,70 @@ class BlockTables:
         self.granularities = tuple(granularities)
         # np.zeros commits memory only where it is written, so a long context costs nothing until it is used.
         self._tables = [np.zeros((slots, -(-longest_tokens // g)), dtype=INT32) for g in granularities]
-        self._held = np.zeros((len(granularities), slots), dtype=INT32)
-        self._live_from = np.zeros((len(granularities), slots), dtype=INT32)
+        # One number at a time is read of these, by slot and never by column: lists are much quicker at that.
+        self._held = [[0] * slots for _ in granularities]
+        self._live_from = [[0] * slots for _ in granularities]
+        self._slots = slots
         self._edits: list[TableEdit] = []
 
     @property
     def slot_count(self) -> int:
         """How many slots there are."""
-        return self._held.shape[1]
+        return self._slots
 
     def held(self, slot: int, group: int) -> int:
         """Table rows in use, holes included."""
-        return int(self._held[group, slot])
+        return self._held[group][slot]
 
     def blocks(self, slot: int, group: int) -> Int32s:
         """A view of the rows of a slot, holes included."""
-        return self._tables[group][slot, : self._held[group, slot]]
+        return self._tables[group][slot, : self._held[group][slot]]
 
     def live_from(self, slot: int, group: int) -> int:
         """Leading rows that were given up; all before it are holes."""
-        return int(self._live_from[group, slot])
+        return self._live_from[group][slot]
 
     def live_blocks(self, slot: int, group: int) -> list[tuple[int, int]]:
         """(row, block) of every row with a block."""
-        first = int(self._live_from[group, slot])
-        row = self._tables[group][slot, first : self._held[group, slot]]
+        first = self._live_from[group][slot]
+        row = self._tables[group][slot, first : self._held[group][slot]]
         return [(first + position, block) for position, block in enumerate(row.tolist()) if block]
 
     def covered_tokens(self, slot: int) -> int:
         """Tokens that have a block in every group."""
-        return min(int(self._held[group, slot]) * g for group, g in enumerate(self.granularities))
+        return min(held[slot] * g for held, g in zip(self._held, self.granularities, strict=True))
 
     def set_rows(self, slot: int, group: int, first: int, blocks: Sequence[int]) -> None:
         """Grow a slot's table by `blocks` from row `first` on; rows between what is held and `first` are holes."""
         if not blocks:
             # A hit may need no block of a group and still begin behind its prefix.
-            self._held[group, slot] = max(int(self._held[group, slot]), first)
+            self._held[group][slot] = max(self._held[group][slot], first)
             return
-        assert first >= self._held[group, slot], f"slot {slot} of group {group} holds row {first} already"
+        assert first >= self._held[group][slot], f"slot {slot} of group {group} holds row {first} already"
         self._tables[group][slot, first : first + len(blocks)] = blocks
-        self._held[group, slot] = first + len(blocks)
+        self._held[group][slot] = first + len(blocks)
         self._edits.append(TableEdit(slot, group, first, pack(blocks)))
 
     def make_holes(self, slot: int, group: int, first: int, count: int) -> None:
         """Rows `[first, first + count)` have nothing behind them any more."""
         self._tables[group][slot, first : first + count] = 0
-        self._live_from[group, slot] = first + count
+        self._live_from[group][slot] = first + count
         self._edits.append(TableEdit(slot, group, first, bytes(4 * count)))
 
     def replace(self, slot: int, group: int, index: int, block: int) -> None:
         """Point one row elsewhere."""
-        assert index < self._held[group, slot], f"slot {slot} of group {group} holds no row {index}"
+        assert index < self._held[group][slot], f"slot {slot} of group {group} holds no row {index}"
         self._tables[group][slot, index] = block
         self._edits.append(TableEdit(slot, group, index, pack([block])))
 
     def clear(self, slot: int) -> None:
         """Forget a slot's tables."""
         for group, table in enumerate(self._tables):
-            held = self._held[group, slot]
+            held = self._held[group][slot]
             if held:
                 table[slot, :held] = 0
-                self._held[group, slot] = 0
-                self._live_from[group, slot] = 0
+                self._held[group][slot] = 0
+                self._live_from[group][slot] = 0
                 self._edits.append(TableEdit(slot, group, 0, b""))
 
     def drain_edits(self) -> tuple[TableEdit, ...]:
@@ -95,6 +97,6 @@ class BlockTables:
         """Every slot whose table names one of `blocks`. Reads all tables: for faults, not for rounds."""
         return [
             slot
-            for slot in range(self._held.shape[1])
-            if self._held[group, slot] and np.isin(self.blocks(slot, group), blocks).any()
+            for slot in range(self._slots)
+            if self._held[group][slot] and np.isin(self.blocks(slot, group), blocks).any()
         ]
