@@ -1,5 +1,7 @@
 """Integer vectors travel as little-endian int32 bytes and are read back without a copy."""
 
+import sys
+from array import array
 from collections.abc import Iterable
 
 import numpy as np
@@ -9,6 +11,8 @@ from control_plane.errors import WireError
 
 INT32 = np.dtype("<i4")
 type_bytes = INT32.itemsize
+_INT32_CODE = "i"
+assert array(_INT32_CODE).itemsize == type_bytes, "a C int has 32 bits wherever this runs"
 
 Int32s = npt.NDArray[np.int32]
 
@@ -19,8 +23,10 @@ def pack(values: Iterable[int] | Int32s) -> bytes:
     """The int32 column of `values`. Raises OverflowError when one does not fit."""
     if isinstance(values, np.ndarray):
         return values.astype(INT32, copy=False).tobytes()
-    listed = values if isinstance(values, (list, tuple)) else list(values)
-    return np.array(listed, dtype=INT32).tobytes() if listed else b""
+    column = array(_INT32_CODE, values)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tobytes()
 
 
 def repeat(value: int, count: int) -> bytes:

@@ -221,11 +221,15 @@ class Scheduler:
             self._round += 1
             self._flights.scheduled(plan)
         self._repetition.planned(plan)
-        awaits_others = self._flights or self._coordinator.host.is_moving or self.transfers or self._line.bootstrapping
-        is_stalled = bool(self.requests) and not plan.has_work and not awaits_others
-        if self._stall_watch.observe(is_stalled=is_stalled):
+        if self._stall_watch.observe(is_stalled=not plan.has_work and self._is_stalled):
             self._stall_report = self._describe_stall()
         return plan
+
+    @property
+    def _is_stalled(self) -> bool:
+        """Whether requests are live and nothing is out that could change what the next round finds."""
+        awaits_others = self._flights or self._coordinator.host.is_moving or self.transfers or self._line.bootstrapping
+        return bool(self.requests) and not awaits_others
 
     def take_stall_report(self) -> str | None:
         """What the stall watch has to say since it was last asked: nothing moves, and why the first in line waits."""

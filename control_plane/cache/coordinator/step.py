@@ -47,7 +47,7 @@ class Step:
         """
         for group, page, ordinal, row, kind in self._pieces():
             digest = self._progress.digests[page]
-            own = int(self._tables.blocks(self._slot, group)[row])
+            own = self._tables.block(self._slot, group, row)
             if not own:
                 continue  # a peer wrote what the first step reads, which is less than a hit would
             canonical = self._index.find(group, ordinal, digest)

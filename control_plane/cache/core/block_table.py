@@ -38,6 +38,10 @@ class BlockTables:
         """A view of the rows of a slot, holes included."""
         return self._tables[group][slot, : self._held[group][slot]]
 
+    def block(self, slot: int, group: int, row: int) -> int:
+        """What one row points at; 0: a hole."""
+        return int(self._tables[group][slot, row])
+
     def live_from(self, slot: int, group: int) -> int:
         """Leading rows that were given up; all before it are holes."""
         return self._live_from[group][slot]
