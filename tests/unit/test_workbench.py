@@ -20,6 +20,7 @@ from tools.bench.report import describe_rounds, describe_services
 from tools.bench.rounds import EMBEDDED, OURS, REFERENCE, Timed, alternate, compare, quickened
 from tools.bench.services import compare_services
 from tools.bench.serving import Arrival, steady_tokens_per_second
+from tools.bench.soak import bytes_per_resident, describe_soak, soak
 from tools.bench.workloads import (
     Case,
     Service,
@@ -184,3 +185,14 @@ def test_decoding_is_paced_while_every_stream_runs() -> None:
     assert steady_tokens_per_second([early, late]) == ((4 - 2) + (5 - 1)) / (4.0 - 2.0)
     with pytest.raises(RuntimeError, match="side by side"):
         steady_tokens_per_second([early, [Arrival(at=9.0, tokens=1), Arrival(at=10.0, tokens=2)]])
+
+
+def test_a_soak_tells_what_grew_and_a_resident_request_has_a_price() -> None:
+    """Few rounds, the same figures: memory is sampled, the books add up at the end, requests came and went."""
+    done = soak(80)
+    assert len(done.samples) > 10
+    assert done.requests > 9
+    assert done.growth_bytes == done.samples[-1].resident_bytes - done.samples[4].resident_bytes
+    price = bytes_per_resident(SMALL)
+    assert 200 < price < 20_000
+    assert f"| 3 x 96 | {price:.0f} |" in describe_soak(done, [(SMALL, price)])

@@ -10,7 +10,7 @@ from pathlib import Path
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and with --write put the figures into docs/performance.md."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["rounds", "instructions", "serve"], default="rounds")
+    parser.add_argument("what", nargs="?", choices=["rounds", "instructions", "soak", "serve"], default="rounds")
     parser.add_argument("--write", action="store_true", help="write the figures into docs/performance.md")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller cases")
     rounds = parser.add_argument_group("rounds: ours beside the C++ scheduler and vLLM's")
@@ -21,12 +21,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rounds.add_argument("--vllm-python", help="a Python with vLLM, numpy and msgspec, to measure its scheduler as well")
     rounds.add_argument("--json", type=Path, help="write every figure to this file")
     rounds.add_argument("--profile", type=Path, help="no figures: profile our rounds, and write pstats here")
+    memory = parser.add_argument_group("soak: memory over many rounds")
+    memory.add_argument("--rounds", type=int, default=1_000_000)
     serve = parser.add_argument_group("serve: the HTTP server beside the bare model")
     serve.add_argument("--model", default="smollm2", help="what `tokenspeed serve --model` takes")
     serve.add_argument("--streams", type=int, default=16, help="concurrent requests, and the bare model's batch")
     serve.add_argument("--prompt-tokens", type=int, default=512)
     options = parser.parse_args(arguments)
-    return {"rounds": bench_rounds, "instructions": bench_instructions, "serve": bench_serving}[options.what](options)
+    benches = {
+        "rounds": bench_rounds,
+        "instructions": bench_instructions,
+        "soak": bench_memory,
+        "serve": bench_serving,
+    }
+    return benches[options.what](options)
 
 
 def bench_rounds(options: argparse.Namespace) -> int:
@@ -49,6 +57,22 @@ def bench_instructions(options: argparse.Namespace) -> int:
     print(f"\n{text}")
     if options.write:
         write_section("instructions", text)
+    return 0
+
+
+def bench_memory(options: argparse.Namespace) -> int:
+    """Whether memory stays flat over many rounds, and the bytes of a resident request."""
+    from tools.bench.figures import machine_facts
+    from tools.bench.page import write_section
+    from tools.bench.soak import bytes_per_resident, describe_soak, soak
+    from tools.bench.workloads import decode_cases
+
+    cases = [case for case in decode_cases() if case.batch == 256 and case.context < 32768]
+    resident = [(case, bytes_per_resident(case)) for case in cases]
+    text = f"{machine_facts()}\n\n{describe_soak(soak(options.rounds), resident)}"
+    print(f"\n{text}")
+    if options.write:
+        write_section("memory", text)
     return 0
 
 

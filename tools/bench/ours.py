@@ -79,6 +79,10 @@ class OurScheduler:
         end = clock()
         return RoundTimes(plan=planned - begin, read=read - planned, advance=end - read)
 
+    def audit(self) -> list[str]:
+        """What of the scheduler's books does not add up."""
+        return self._scheduler.audit()
+
     def _count_down(self, keys: list[int]) -> list[int]:
         """Each of these made a token; who has made all of them is over."""
         over = []

@@ -1,7 +1,10 @@
 """The part of an admission that gives: a request's completed pages go into the cache, what slid out goes back."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
+from itertools import repeat
+
+import numpy as np
 
 from control_plane.cache.coordinator.demand import BoundaryKind, CacheProgress, Listed, RequestProgress
 from control_plane.cache.coordinator.holdings import Holdings
@@ -45,7 +48,14 @@ class Step:
         If somebody holds the listed block, one's own is given back now: its room counts. If nobody does, it may be
         evicted for this very admission, so that is looked at again at the end.
         """
-        for group, page, ordinal, row, kind in self._pieces():
+        progress = self._progress
+        listed_at_once = {
+            group
+            for group, spec in enumerate(self._groups)
+            if spec.is_prefix_closed and progress.completed_pages - progress.published_pages > 1
+            if self._list_whole_pages(group)
+        }
+        for group, page, ordinal, row, kind in self._pieces(listed_at_once):
             digest = self._progress.digests[page]
             own = self._tables.block(self._slot, group, row)
             if not own:
@@ -108,19 +118,21 @@ class Step:
     def _expired(self, group: int) -> int:
         return self._groups[group].expired_rows(self._progress.computed_tokens)
 
-    def _pieces(self) -> Iterator[tuple[int, int, int, int, BoundaryKind]]:
+    def _pieces(self, but_not: Collection[int]) -> Iterator[tuple[int, int, int, int, BoundaryKind]]:
         """What is to be listed: (group, page, ordinal in the page, table row, kind), page by page.
 
         A closed group lists every block; a sliding one what a hit at the last of the boundaries would read, though
         part of it may be sliding out; a state group lists snapshots that were made at the page's end, and only those
-        worth keeping (R4.6).
+        worth keeping (R4.6). Nothing of the groups `but_not`: their pages are listed.
         """
         materialized = self._progress.before.materialized
+        if len(but_not) == len(self._groups):
+            return
         for page in range(self._progress.published_pages, self._progress.completed_pages):
             recorded = self._progress.boundary_kind((page + 1) * self._page_tokens) if materialized else None
             for group, spec in enumerate(self._groups):
                 per_page = self._index.blocks_per_page[group]
-                if spec.replayable:
+                if spec.replayable or group in but_not:
                     continue
                 if spec.kind is GroupKind.STATE:
                     if recorded is not None and recorded > BoundaryKind.CHUNK:
@@ -132,6 +144,28 @@ class Step:
                     row = page * per_page + ordinal
                     if row >= first:
                         yield group, page, ordinal, row, recorded or BoundaryKind.CHUNK
+
+    def _list_whole_pages(self, group: int) -> bool:
+        """List all new pages of a closed group at once, if nothing of them is listed yet, as is usual for a prompt.
+
+        False: nothing was done, each piece is looked at by itself.
+        """
+        progress, per_page = self._progress, self._index.blocks_per_page[group]
+        first, end = progress.published_pages, progress.completed_pages
+        blocks = self._tables.blocks(self._slot, group)[first * per_page : end * per_page]
+        if not blocks.all() or not self._index.lists_nothing_of(group, progress.digests[first:end]):
+            return False
+        self._index.insert_pages(group, progress.digests, first, end, blocks.tolist())
+        ends = (np.arange(first * per_page, end * per_page, dtype=np.int32) // per_page + 1) * self._page_tokens
+        self._holdings.first_listed_together(group, blocks, epoch=self._epoch, ends=ends)
+        listed = list(zip(repeat(group), blocks.tolist(), ends.tolist(), strict=False))
+        self.listed += listed
+        self._undo.append(partial(self._unlist, listed))
+        return True
+
+    def _unlist(self, listed: Sequence[Listed]) -> None:
+        for group, block, _ in listed:
+            self._index.remove(group, block)
 
     def _list(self, group: int, page: int, ordinal: int, own: int, kind: BoundaryKind) -> None:
         digests = self._progress.digests

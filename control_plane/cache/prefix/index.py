@@ -1,6 +1,7 @@
 """Which block holds which piece of which prefix."""
 
 from collections.abc import Sequence
+from itertools import repeat
 
 from control_plane.cache.prefix.kv_events import KvEventLog, NoKvEventLog
 
@@ -47,6 +48,22 @@ class PrefixIndex:
         self._blocks[group][ordinal][digest] = block
         self._names[group][block] = (digest, ordinal)
         if digest in self._awaited:
+            del self._awaited[digest]
+            self._arrived.append(digest)
+
+    def lists_nothing_of(self, group: int, digests: Sequence[bytes]) -> bool:
+        """Whether no piece of these pages is listed."""
+        return all(by_digest.keys().isdisjoint(digests) for by_digest in self._blocks[group])
+
+    def insert_pages(self, group: int, digests: Sequence[bytes], first: int, end: int, blocks: Sequence[int]) -> None:
+        """List the blocks of the pages `[first, end)` of a prompt, none of which is listed, in table order."""
+        pages, per_page = digests[first:end], self.blocks_per_page[group]
+        for ordinal, by_digest in enumerate(self._blocks[group]):
+            pieces = blocks[ordinal::per_page]
+            by_digest.update(zip(pages, pieces, strict=True))
+            self._names[group].update(zip(pieces, zip(pages, repeat(ordinal), strict=False), strict=True))
+        self._log.inserted_pages(group, digests, first, end)
+        for digest in [page for page in pages if page in self._awaited] if self._awaited else ():
             del self._awaited[digest]
             self._arrived.append(digest)
 

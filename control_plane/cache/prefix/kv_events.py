@@ -37,6 +37,7 @@ class KvEventLog:
         self._pieces = {
             g: range(prefix_granularity // groups[g].block_granularity)[0 if closed else -1 :] for g in deciding
         }
+        self._per_page = [prefix_granularity // group.block_granularity for group in groups]
         self._whole = sum(len(ordinals) for ordinals in self._pieces.values())
         self._held: dict[bytes, int] = {}
         self._parents: dict[bytes, bytes | None] = {}
@@ -51,6 +52,12 @@ class KvEventLog:
         if held == self._whole:
             self._parents[digest] = parent
             self._changed.setdefault(digest, False)
+
+    def inserted_pages(self, group: int, digests: Sequence[bytes], first: int, end: int) -> None:
+        """Every piece of the pages `[first, end)` was listed."""
+        for page in range(first, end):
+            for ordinal in range(self._per_page[group]):
+                self.inserted(group, ordinal, digests[page], digests[page - 1] if page else None)
 
     def removed(self, group: int, ordinal: int, digest: bytes) -> None:
         """A piece was unlisted."""
@@ -82,6 +89,9 @@ class NoKvEventLog:
 
     def inserted(self, group: int, ordinal: int, digest: bytes, parent: bytes | None) -> None:
         """Forget it."""
+
+    def inserted_pages(self, group: int, digests: Sequence[bytes], first: int, end: int) -> None:
+        """Forget them."""
 
     def removed(self, group: int, ordinal: int, digest: bytes) -> None:
         """Forget it."""
