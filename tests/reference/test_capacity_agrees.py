@@ -1,11 +1,11 @@
-"""The capacity model against the reference's, for random configurations; `differences.md` names what differs."""
+"""The capacity model against the reference's, for random configurations; docs/differences.md names what differs."""
 
 import random
 
 import tokenspeed_scheduler as ts
 
 from control_plane import CacheGroupConfig, CapacityModel, GroupKind, SchedulerConfig
-from tests.reference.peer_reference import reference_config
+from tools.bench.reference import reference_config
 
 
 def _config(draw: random.Random) -> SchedulerConfig:

@@ -1,13 +1,13 @@
 """The C++ reference scheduler behind the words of the comparison."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tokenspeed_scheduler as ts
 
 from control_plane import SchedulerConfig
-from tests.reference.round_view import ExtendRow, RoundView
 from tools.bench.reference import reference_config
+from tools.compare_reference.round_view import ExtendRow, RoundView
 
 TOKEN = 7
 
@@ -18,7 +18,7 @@ class Reference:
     def __init__(self, config: SchedulerConfig) -> None:
         self.scheduler = ts.Scheduler(reference_config(config))
         self._groups = [group.id for group in config.groups]
-        self._counts_available = config.prefix_cache and all(group.packing == 1 for group in config.groups)
+        self._counts_available = all(group.packing == 1 for group in config.groups)
         self._batches: dict[int, Any] = {}
         self._stores: dict[int, list[int]] = {}
         self._loads: dict[int, list[int]] = {}
@@ -56,15 +56,18 @@ class Reference:
         """The peer knows of a request."""
         self._tell([ts.PD.BootstrappedEvent(name)])
 
-    def land(self, number: int, finish: Sequence[str], abort: Sequence[str]) -> None:
-        """A round's forward and load-backs are over; then some finish, others leave."""
+    def land(self, number: int, accepted: Mapping[str, int], finish: Sequence[str], abort: Sequence[str]) -> None:
+        """A round's forward and load-backs are over, decodes with so many tokens; then some finish, others leave."""
         events = [ts.Cache.LoadBackDoneEvent(op, True) for op in self._loads.pop(number, ())]
         batch = self._batches.pop(number, None)
         for row, name in enumerate(batch.request_ids if batch else ()):
-            end = batch.extend_prefix_lens[row] + batch.input_lengths[row] if row < batch.num_extends() else 0
             result = ts.ForwardEvent.ExtendResult()
             result.request_id = name
-            result.tokens = [] if row < batch.num_extends() and end < batch.prefill_lengths[row] else [TOKEN]
+            if row < batch.num_extends():
+                end = batch.extend_prefix_lens[row] + batch.input_lengths[row]
+                result.tokens = [TOKEN] * (end >= batch.prefill_lengths[row])
+            else:
+                result.tokens = [TOKEN] * accepted[name]
             events.append(result)
         self._tell([*events, *_endings(ts.ForwardEvent.Finish, finish), *_endings(ts.ForwardEvent.Abort, abort)])
 

@@ -1,6 +1,6 @@
 """The rules of the reference where ours differ on purpose, each as a stand-in: with all of them the two must agree.
 
-`differences.md` says why ours are others.
+`docs/differences.md` says why ours are others, in one row for each name in `RULES`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,30 +14,37 @@ from control_plane.cache.coordinator.holdings import Holdings
 from control_plane.cache.coordinator.step import Step
 from control_plane.cache.core.block_table import BlockTables
 from control_plane.cache.prefix.eviction import Category
-from control_plane.cache.prefix.matcher import PrefixMatcher
-from control_plane.config import Role
+from control_plane.cache.prefix.hash_chain import HashChain
+from control_plane.cache.prefix.matcher import PrefixHit, PrefixMatcher
+from control_plane.config import Role, SchedulerConfig
 from control_plane.fsm.request import Request
 from control_plane.fsm.states import Decoding, Prefilling, Retracted, Submitted
 from control_plane.fsm.tokens import Window
-from control_plane.messages import ExecutionPlan, Store, StoreSourceGuard
+from control_plane.messages import ExecutionPlan, RequestSpec, Store, StoreSourceGuard
 from control_plane.scheduler import admission, phases, retraction, roles
 from control_plane.scheduler.admission import Admission, AdmissionFeedback, Refusal
 from control_plane.scheduler.host_copies import HostCopies
-from control_plane.scheduler.line import Candidates, RecoveryLine, WaitingLine
+from control_plane.scheduler.line import Candidates, WaitingLine
 from control_plane.scheduler.phases import Desk
 from control_plane.scheduler.plan_build import PlanBuild, PlanOutput
-from control_plane.scheduler.recovery import admission_headroom_tokens
+from control_plane.scheduler.recovery import RecoveryLine, admission_headroom_tokens
 from control_plane.scheduler.resident import NEVER
+from control_plane.scheduler.scheduler import Scheduler
 
 
 class _With:
     """Something with a few attributes replaced; all it does, it does to the original."""
 
-    def __init__(self, original: object, **replaced: object) -> None:
+    def __init__(self, original: object, replaced: dict[str, object]) -> None:
         self.__dict__.update(replaced, _original=original)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._original, name)
+
+
+def _with(original: Any, **replaced: object) -> Any:
+    """Passes for the original."""
+    return _With(original, replaced)
 
 
 def grant_to_one(
@@ -58,7 +65,7 @@ def grant_to_one(
     if isinstance(served.state, Prefilling):
         phases.schedule_resident_chunks(desk, build, feedback, line)
     else:
-        alone = _With(line, waiting=_With(line.waiting, candidates=lambda: iter([served])))
+        alone = _with(line, waiting=_with(line.waiting, candidates=lambda: iter([served])))
         schedule = never_sealed if desk.role is Role.DECODE else phases.schedule_new_prompts
         schedule(desk, build, feedback, alone)
     return build.has_prefill_progress
@@ -96,7 +103,7 @@ def readmit_one_a_round(desk: Desk, build: PlanBuild, feedback: AdmissionFeedbac
     if desk.role is Role.DECODE and build.has_prefill_progress:
         return False
     waiting = len(line.recovering)
-    holds_line = schedule_readmission(desk, build, feedback, _With(line, prefilling=()))
+    holds_line = schedule_readmission(desk, build, feedback, _with(line, prefilling=()))
     build.__dict__["has_readmitted"] = len(line.recovering) < waiting
     return holds_line
 
@@ -139,7 +146,7 @@ schedule_remote_prompt = phases.schedule_remote_prompt
 
 def never_sealed(desk: Desk, build: PlanBuild, feedback: AdmissionFeedback, line: Candidates) -> None:
     """A prompt goes to the peer though a retracted request waits."""
-    schedule_remote_prompt(desk, build, feedback, _With(line, recovering=()))
+    schedule_remote_prompt(desk, build, feedback, _with(line, recovering=()))
 
 
 def first_chunk_with_its_hit(
@@ -181,6 +188,29 @@ def _frees(admission: Admission, slot: int, progress: RequestProgress) -> bool:
         if any(coordinator._holdings._references[index][block] == 1 for block in blocks.tolist()):
             return True
     return False
+
+
+initialise, probe, make_request = Admission.__init__, Admission._probe, Scheduler._request
+
+
+def hash_always(self: Scheduler, key: int, spec: RequestSpec) -> Request:
+    """Pages have names without a prefix cache as well."""
+    request = make_request(self, key, spec)
+    if not self.config.prefix_cache:
+        request.chain = HashChain(namespace=spec.namespace, prefix_granularity=self.config.prefix_granularity)
+        request.chain.extend(request.tokens, len(request.tokens))
+    return request
+
+
+def publish_always(self: Admission, config: SchedulerConfig, *arguments: Any) -> None:
+    """Without a prefix cache pages are listed all the same, and equal ones kept once."""
+    initialise(self, config, *arguments)
+    self._publish_granularity = config.prefix_granularity
+
+
+def find_nothing_without_cache(self: Admission, request: Request) -> PrefixHit:
+    """Without a prefix cache a prompt finds nothing of what is listed."""
+    return probe(self, request) if self._config.prefix_cache else self._coordinator.matcher.nothing()
 
 
 slide_out = Step.slide_out
@@ -235,35 +265,55 @@ def finish_with_stores(self: PlanBuild, tables: BlockTables) -> ExecutionPlan:
     return finish(self, tables)
 
 
+Replacement = tuple[object, str, object]  # owner, attribute, stand-in
+
+RULES: dict[str, tuple[Replacement, ...]] = {
+    "grant": ((retraction, "_grant", grant_to_one),),
+    "headroom": ((admission, "admission_headroom_tokens", no_headroom_undeclared),),
+    "victim-pages": ((HostCopies, "give_away", publish_for_the_host_only),),
+    "victim-store": ((HostCopies, "awaits_store", lambda self, request: False),),
+    "store-sites": (
+        (HostCopies, "write_through", store_at_the_end),
+        (HostCopies, "take_due", count_due_stores),
+        (PlanBuild, "finish", finish_with_stores),
+    ),
+    "victim-choice": ((retraction, "choose_victim", largest_prefill_first),),
+    "readmissions": (
+        (phases, "schedule_readmission", readmit_one_a_round),
+        (roles, "schedule_readmission", readmit_one_a_round),
+    ),
+    "remote-hit": ((Admission, "remote_prompt", remote_prompt_of_the_device),),
+    "seal": (
+        (roles, "schedule_remote_prompt", never_sealed),
+        (retraction, "schedule_remote_prompt", never_sealed),
+        (phases, "seals_newcomers", seal_if_refused),
+        (roles, "seals_newcomers", seal_if_refused),
+    ),
+    "scattered-hit": ((Admission, "first_chunk", first_chunk_with_its_hit),),
+    "tried-again": (
+        (RecoveryLine, "is_hopeless", False),
+        (WaitingLine, "_start", try_everybody),
+        (WaitingLine, "_is_hopeless", lambda self, request: False),
+    ),
+    "cache-off": (
+        (Scheduler, "_request", hash_always),
+        (Admission, "__init__", publish_always),
+        (Admission, "_probe", find_nothing_without_cache),
+    ),
+    "canonical-room": ((Holdings, "is_held", lambda self, group, block: False),),
+    "shared-slides-out": ((Admission, "decode", slide_out_only_what_is_ones_own),),
+    "listed-slides-out": ((Step, "slide_out", spend_what_slides_out_as_it_is_listed),),
+}
+
+
 @contextmanager
-def reference_rules(dropped: str = "") -> Iterator[None]:
-    """Ours by the reference's rules."""
+def reference_rules(without: Sequence[str] = ()) -> Iterator[None]:
+    """Ours by the reference's rules, but for those of these names."""
+    unknown = [name for name in without if name not in RULES]
+    assert not unknown, f"no such rules: {', '.join(unknown)}; there are {', '.join(RULES)}"
     with ExitStack() as stack:
-        for owner, name, stand_in in (
-            (retraction, "_grant", grant_to_one),
-            (admission, "admission_headroom_tokens", no_headroom_undeclared),
-            (HostCopies, "give_away", publish_for_the_host_only),
-            (HostCopies, "awaits_store", lambda self, request: False),
-            (HostCopies, "write_through", store_at_the_end),
-            (HostCopies, "take_due", count_due_stores),
-            (PlanBuild, "finish", finish_with_stores),
-            (retraction, "choose_victim", largest_prefill_first),
-            (phases, "schedule_readmission", readmit_one_a_round),
-            (roles, "schedule_readmission", readmit_one_a_round),
-            (Admission, "remote_prompt", remote_prompt_of_the_device),
-            (roles, "schedule_remote_prompt", never_sealed),
-            (retraction, "schedule_remote_prompt", never_sealed),
-            (phases, "seals_newcomers", seal_if_refused),
-            (roles, "seals_newcomers", seal_if_refused),
-            (RecoveryLine, "is_hopeless", False),
-            (Admission, "first_chunk", first_chunk_with_its_hit),
-            (Holdings, "is_held", lambda self, group, block: False),
-            (Admission, "decode", slide_out_only_what_is_ones_own),
-            (Step, "slide_out", spend_what_slides_out_as_it_is_listed),
-            (WaitingLine, "_start", try_everybody),
-            (WaitingLine, "_is_hopeless", lambda self, request: False),
-        ):
-            if name in dropped.split(","):
-                continue
-            stack.enter_context(patch.object(owner, name, stand_in))
+        for name, replacements in RULES.items():
+            if name not in without:
+                for owner, attribute, stand_in in replacements:
+                    stack.enter_context(patch.object(owner, attribute, stand_in))
         yield

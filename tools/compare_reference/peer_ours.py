@@ -1,6 +1,6 @@
 """Our scheduler behind the words of the comparison."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from control_plane.messages import (
     WriteBackDone,
 )
 from control_plane.messages.columns import count, pack, view
-from tests.reference.round_view import ExtendRow, RoundView
+from tools.compare_reference.round_view import ExtendRow, RoundView
 
 TOKEN = 7
 
@@ -42,13 +42,13 @@ class Ours:
         self._plans: dict[int, ExecutionPlan] = {}
         self._stores: dict[int, list[int]] = {}
         self._rows: dict[tuple[int, int], int] = {}
-        self._counts_available = config.prefix_cache and all(group.packing == 1 for group in config.groups)
+        self._counts_available = all(group.packing == 1 for group in config.groups)
         self.has_replaced = False
         self.has_mixed_hit = False
         coordinator = self.scheduler._coordinator
         self._device = PrefixMatcher(coordinator.index, config.groups, prefix_granularity=config.prefix_granularity)
         self._admit_first = coordinator.admit_first
-        coordinator.admit_first = self._watch_hit
+        setattr(coordinator, "admit_first", self._watch_hit)  # noqa: B010 (a method is replaced)
 
     def submit(self, name: str, tokens: Sequence[int], max_new_tokens: int | None) -> None:
         """One request."""
@@ -85,12 +85,12 @@ class Ours:
         """The peer knows of a request."""
         self.scheduler.advance([Bootstrapped(self.keys[name])])
 
-    def land(self, number: int, finish: Sequence[str], abort: Sequence[str]) -> None:
-        """A round's forward and load-backs are over; then some finish, others leave."""
+    def land(self, number: int, accepted: Mapping[str, int], finish: Sequence[str], abort: Sequence[str]) -> None:
+        """A round's forward and load-backs are over, decodes with so many tokens; then some finish, others leave."""
         plan = self._plans.pop(number)
         events: list[Event] = [LoadBackDone(load.op) for load in plan.load_backs]
         if plan.forward is not None:
-            events.append(_result(plan.round, plan.forward))
+            events.append(self._result(plan.round, plan.forward, accepted))
         events += [Finish(self.keys[name]) for name in finish]
         events += [Abort(self.keys[name]) for name in abort]
         self.scheduler.advance(events)
@@ -171,10 +171,11 @@ class Ours:
             self.has_replaced |= any(edit.blocks) and edit.first < self._rows.get(row, 0)
             self._rows[row] = max(self._rows.get(row, 0), end) if edit.blocks else edit.first
 
-
-def _result(round_number: int, batch: ForwardBatch) -> ExtendResult:
-    """One token for every row that samples."""
-    ends = view(batch.prefix_lengths) + view(batch.input_lengths)
-    counts = np.ones(batch.row_count, dtype=np.int32)
-    counts[: batch.num_extends] = ends[: batch.num_extends] >= view(batch.prefill_lengths)
-    return ExtendResult(round_number, batch.keys, pack(counts), pack([TOKEN] * int(counts.sum())))
+    def _result(self, round_number: int, batch: ForwardBatch, accepted: Mapping[str, int]) -> ExtendResult:
+        """One token for every chunk that completes its prompt, and what was accepted for every decode."""
+        ends = view(batch.prefix_lengths) + view(batch.input_lengths)
+        counts = np.ones(batch.row_count, dtype=np.int32)
+        counts[: batch.num_extends] = ends[: batch.num_extends] >= view(batch.prefill_lengths)
+        names = self.names(view(batch.keys)[batch.num_extends :].tolist())
+        counts[batch.num_extends :] = [accepted[name] for name in names]
+        return ExtendResult(round_number, batch.keys, pack(counts), pack([TOKEN] * int(counts.sum())))

@@ -2,16 +2,18 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 from msgspec import Struct
 
 from control_plane import SchedulerConfig
 from control_plane.config import Role
-from tests.reference.peer_ours import Ours
-from tests.reference.peer_reference import Reference
-from tests.reference.round_view import RoundView
+from tools.compare_reference.peer_ours import Ours
+from tools.compare_reference.peer_reference import Reference
+from tools.compare_reference.round_view import RoundView
 
-Excuse = Callable[[Ours, RoundView, RoundView], str | None]
+ROWS = ("mixed-hit",)
+"""Rows of docs/differences.md at which the comparison of a program ends."""
 
 
 class Weather(Struct, frozen=True):
@@ -31,6 +33,22 @@ class Weather(Struct, frozen=True):
     peer_delay: int = 0
 
 
+class Difference(Struct, frozen=True):
+    """The first round that is not the same on both sides, and the row of docs/differences.md that tells why, if any."""
+
+    round: int
+    ours: RoundView
+    theirs: RoundView
+    row: str | None
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """What of the round differs."""
+        return tuple(
+            name for name in RoundView.__struct_fields__ if getattr(self.ours, name) != getattr(self.theirs, name)
+        )
+
+
 class Program:
     """Both sides of one seed, and what is going on."""
 
@@ -42,9 +60,9 @@ class Program:
         self.number = 0
         self.away: set[str] = set()  # a peer is at their pages
         self.out: list[tuple[int, RoundView]] = []
-        self.later: list[tuple[int, int, Callable[[], None]]] = []
+        self.later: list[tuple[int, int, Callable[[], object]]] = []
         self.submitted = 0
-        self.parted = False
+        self.difference: Difference | None = None
         self.history: list[tuple[RoundView, RoundView]] = []
 
     def run(self) -> None:
@@ -80,7 +98,7 @@ class Program:
         prompt = [*shared, *(draw.randint(5000, 6000) for _ in range(draw.randint(1, weather.prompt_tokens)))]
         output = draw.randint(1, weather.output_tokens)
         # More than it will say: the reference overlaps steps beyond the last token, ours never does (D1).
-        declared = output + 5 if draw.random() < weather.declares else None
+        declared = output + 4 + 2 * self.config.decode_width if draw.random() < weather.declares else None
         for side in self.sides:
             side.submit(name, prompt, declared)
         self.live[name] = output
@@ -88,7 +106,7 @@ class Program:
             self._in(weather.peer_delay, lambda: self._boot(name))
 
     def _plan(self) -> RoundView | None:
-        """The next round of both; None where they may part."""
+        """The next round of both; None where they part."""
         self.number += 1
         ours = self.ours.plan(self.number)
         theirs = self.theirs.plan(self.number)
@@ -96,35 +114,38 @@ class Program:
         if any(theirs.given_away):
             ours, theirs = ours.by_one_guard(), theirs.by_one_guard()
         self.history[-1] = ours, theirs
-        self.parted = ours != theirs and self.ours.has_mixed_hit
-        if self.parted:
+        if ours != theirs:
+            row = ROWS[0] if self.ours.has_mixed_hit else None
+            self.difference = Difference(self.number, ours, theirs, row)
             return None
-        assert ours == theirs, f"round {self.number}: {ours} is not {theirs}"
         self.away |= {*ours.remote_decodes, *(name for name, _, _ in ours.remote_prefills)}
         for name, _, _ in ours.remote_prefills:
-            self._in(self.weather.peer_delay + 1, lambda name=name: self._end_remote_prefill(name))
+            self._in(self.weather.peer_delay + 1, partial(self._end_remote_prefill, name))
         for name in ours.remote_decodes:
-            self._in(self.weather.peer_delay + 1, lambda name=name: self._end_remote_decode(name))
+            self._in(self.weather.peer_delay + 1, partial(self._end_remote_decode, name))
         return ours
 
     def _land(self) -> None:
         number, view = self.out.pop(0)
-        sampled = [*view.decodes, *(row.name for row in view.extends if row.samples)]
-        finish = [] if self.config.role is Role.PREFILL else [name for name in sampled if self._said(name)]
+        accepted = {name: self.draw.randint(1, self.config.decode_width) for name in view.decodes}
+        sampled = {**accepted, **{row.name: 1 for row in view.extends if row.samples}}
+        finish = []
+        if self.config.role is not Role.PREFILL:
+            finish = [name for name, count in sampled.items() if self._said(name, count)]
         staying = {*finish, *self.away}
         abort = [name for name in self.live if name not in staying and self.draw.random() < self.weather.abort]
         for name in [*finish, *abort]:
             del self.live[name]
         for side in self.sides:
-            side.land(number, finish, abort)
+            side.land(number, accepted, finish, abort)
         self._in(self.weather.store_delay, lambda: [side.end_stores(number) for side in self.sides])
 
-    def _said(self, name: str) -> bool:
-        """A token of a request came; whether it was the last."""
+    def _said(self, name: str, count: int = 1) -> bool:
+        """Tokens of a request came; whether the last was among them."""
         if name not in self.live:
             return False
-        self.live[name] -= 1
-        return not self.live[name]
+        self.live[name] -= count
+        return self.live[name] <= 0
 
     def _boot(self, name: str) -> None:
         if name not in self.live:
