@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from control_plane.messages import Event, ExecutionPlan, RequestSpec
 from control_plane.messages.wire import decode_events, decode_plan, decode_specs
-from control_plane.rounds.frames import FrameKind
+from control_plane.rounds.frames import Frame, FrameKind
 from control_plane.rounds.trace import Damage, LiveRequest, TraceHeader, TraceReader
 
 
@@ -81,17 +81,25 @@ class Recording:
     def __iter__(self) -> Iterator[Step]:
         key = self.header.first_key
         for frame in self._reader:
-            match frame.kind:
-                case FrameKind.SUBMISSIONS:
-                    specs = decode_specs(frame.payload)
-                    yield Submitted(frame.round, frame.time_us, range(key, key + len(specs)), specs)
-                    key += len(specs)
-                case FrameKind.EVENTS:
-                    yield Happened(frame.round, frame.time_us, decode_events(frame.payload))
-                case FrameKind.PLAN:
-                    yield Planned(frame.round, frame.time_us, decode_plan(frame.payload))
-                case FrameKind.LIVE:
-                    live = msgspec.msgpack.decode(frame.payload, type=list[LiveRequest])
-                    yield Resumed(frame.round, frame.time_us, live)
-                case FrameKind.HEADER | FrameKind.PACK:
-                    continue
+            step = step_of(frame, key)
+            if isinstance(step, Submitted):
+                key += len(step.specs)
+            if step is not None:
+                yield step
+
+
+def step_of(frame: Frame, next_key: int) -> Step | None:
+    """What a frame says; None: nothing that happened. `next_key` is that of the next request that is submitted."""
+    match frame.kind:
+        case FrameKind.SUBMISSIONS:
+            specs = decode_specs(frame.payload)
+            return Submitted(frame.round, frame.time_us, range(next_key, next_key + len(specs)), specs)
+        case FrameKind.EVENTS:
+            return Happened(frame.round, frame.time_us, decode_events(frame.payload))
+        case FrameKind.PLAN:
+            return Planned(frame.round, frame.time_us, decode_plan(frame.payload))
+        case FrameKind.LIVE:
+            live = msgspec.msgpack.decode(frame.payload, type=list[LiveRequest])
+            return Resumed(frame.round, frame.time_us, live)
+        case FrameKind.HEADER | FrameKind.PACK:
+            return None

@@ -29,7 +29,7 @@ from control_plane.messages import (
     TransferSucceeded,
     WriteBackDone,
 )
-from control_plane.messages.columns import view
+from control_plane.messages.columns import Int32s, view
 from control_plane.scheduler.admission import Admission, AdmissionFeedback
 from control_plane.scheduler.capacity_model import CapacityModel
 from control_plane.scheduler.explain import explain
@@ -315,6 +315,13 @@ class Scheduler:
             cached_tokens=self.admission.hits.tokens,
             generated_tokens=self._feedback.generated_tokens,
         )
+
+    def block_uses(self, group: int) -> tuple[Int32s, list[int], dict[int, Int32s]]:
+        """How often each block of a group is held, which are cached, and the table rows of every resident by key."""
+        rows = {
+            request.key: self._coordinator.tables.blocks(request.resources.slot, group) for request in self.residents()
+        }
+        return *self._coordinator.block_uses(group), rows
 
     def audit(self) -> list[str]:
         """Every invariant of the books that does not hold; empty when all is well."""

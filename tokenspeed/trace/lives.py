@@ -68,6 +68,7 @@ class Lives:
         self._on_end = on_end
         self._on_tokens = on_tokens
         self.live: dict[int, Life] = {}
+        self.last_round = 0
         self.discarded_tokens = 0  # reported behind a stop rule (J7), or for somebody who was gone
         self._books: dict[int, _Books] = {}
         self._reasons = Reasons(header.config, self.live)
@@ -76,12 +77,14 @@ class Lives:
 
     def take(self, step: Step) -> None:
         """Follow one step."""
+        self.last_round = step.round
         match step:
             case Submitted(keys=keys, specs=specs):
                 for key, spec in zip(keys, specs, strict=True):
                     self._enters(key, spec, step)
             case Happened(events=events):
-                for event in events:
+                # Whoever gave up reads nothing of what arrives together with that (R2.4).
+                for event in sorted(events, key=lambda event: not isinstance(event, Abort)):
                     self._happened(event, step)
             case Planned(plan=plan):
                 self._planned(plan, step)

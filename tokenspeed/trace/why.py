@@ -6,10 +6,11 @@ from typing import Any
 
 from control_plane.errors import RequestRejected
 from control_plane.rounds.frames import NO_TIME
-from control_plane.rounds.steps import Recording, Submitted
+from control_plane.rounds.steps import Recording, Resumed, Step, Submitted
 from tokenspeed.trace.life import Life, Phase
 from tokenspeed.trace.lives import Lives
 
+NAMES_SHOWN = 5
 HEADINGS = ("phase", "rounds", "time", "why")
 
 
@@ -42,11 +43,10 @@ def lives_of(recording: Recording, request: str, *, progress: Callable[[], None]
     lives = Lives(recording.header, watch=named, on_end=ended)
     names: dict[str, None] = {}
     for step in recording:
-        if isinstance(step, Submitted):
-            for key, spec in zip(step.keys, step.specs, strict=True):
-                named.meet(key, spec.id)
-                if len(names) < 5:
-                    names[spec.id] = None
+        for key, name in _introduced(step):
+            named.meet(key, name)
+            if len(names) < NAMES_SHOWN:
+                names[name] = None
         lives.take(step)
         if progress is not None:
             progress()
@@ -55,6 +55,17 @@ def lives_of(recording: Recording, request: str, *, progress: Callable[[], None]
         shown = ", ".join(names) or "none"
         raise RequestRejected(f"no request {request!r} in the recording; the first are: {shown}", field="request")
     return sorted(found, key=lambda life: life.key)
+
+
+def _introduced(step: Step) -> list[tuple[int, str]]:
+    """Who enters with a step, or is said to have been there."""
+    match step:
+        case Submitted(keys=keys, specs=specs):
+            return [(key, spec.id) for key, spec in zip(keys, specs, strict=True)]
+        case Resumed(live=live):
+            return [(request.key, request.id) for request in live]
+        case _:
+            return []
 
 
 def said_lines(life: Life) -> list[str]:

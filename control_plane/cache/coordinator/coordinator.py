@@ -281,6 +281,10 @@ class CacheCoordinator:
         held = [self._holdings.held_parents(group) for group in groups]
         return [(held[group], self.pool.bound_count(group) - held[group]) for group in groups]
 
+    def block_uses(self, group: int) -> tuple[Int32s, list[int]]:
+        """How often each block of a group is held, and which of them are cached. For people, not for rounds."""
+        return self._holdings.references(group), self.index.cached_blocks(group)
+
     def audit(self) -> list[str]:
         """Every way in which the books do not add up; empty when all is well. Costs as much as the pool is large."""
         kept = [victim for rows in self._kept.values() for victim in rows]

@@ -134,6 +134,10 @@ class Holdings:
         held = (references.reshape(-1, packing)[parents] > 0).sum(axis=1)
         return int((held == counts).sum())
 
+    def references(self, group: int) -> Int32s:
+        """How often each block of a group is held, as of now."""
+        return self._references[group].copy()
+
     def held_parents(self, group: int) -> int:
         """LCM blocks of a group with a held child."""
         return int((self._references[group].reshape(-1, self._groups[group].packing) > 0).any(axis=1).sum())
