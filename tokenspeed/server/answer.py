@@ -38,14 +38,12 @@ class AnswerFormat(Protocol):
         """The body of an answer that is not streamed."""
         ...
 
-    def opening(self, index: int, usage: UsageBody | UnsetType | None) -> Struct | None:
-        """The frame that opens a continuation, if the endpoint has one."""
+    def opening(self, index: int, usage: UsageBody | UnsetType | None) -> Sequence[Struct]:
+        """The frames that open a continuation."""
         ...
 
-    def delta(
-        self, index: int, text: str, finish_reason: FinishReason | None, usage: UsageBody | UnsetType | None
-    ) -> Struct:
-        """A frame with more of a continuation."""
+    def more(self, output: RequestOutput, usage: UsageBody | UnsetType | None) -> Sequence[Struct]:
+        """The frames with more of a continuation; nothing while there is nothing to show."""
         ...
 
     def closing(self, usage: UsageBody) -> Struct:
@@ -75,14 +73,14 @@ async def send_stream(
         await stream.open()
         usage = _running_usage(generations, choices_per_prompt=choices_per_prompt, options=options)
         for index in range(len(generations)):
-            if (frame := form.opening(index, usage)) is not None:
+            for frame in form.opening(index, usage):
                 await stream.send(frame)
         async with aclosing(merged(generations)) as outputs:
             async for output in outputs:
                 raise_if_broken(output)
-                if output.text or output.finish_reason is not None:
-                    usage = _running_usage(generations, choices_per_prompt=choices_per_prompt, options=options)
-                    await stream.send(form.delta(output.index, output.text, output.finish_reason, usage))
+                usage = _running_usage(generations, choices_per_prompt=choices_per_prompt, options=options)
+                for frame in form.more(output, usage):
+                    await stream.send(frame)
         if options.include_usage:
             await stream.send(form.closing(usage_of(generations, choices_per_prompt=choices_per_prompt)))
         await stream.finish()

@@ -11,9 +11,17 @@ from aiohttp import web
 from tokenspeed.engine import AsyncEngine
 from tokenspeed.generation import Generation
 from tokenspeed.sampling import SamplingParams
+from tokenspeed.server import chat, completions
 from tokenspeed.server.answer import AnswerFormat, send_stream, send_whole
 from tokenspeed.server.chat import ChatFormat, max_tokens_of, messages_of
-from tokenspeed.server.completions import DEFAULT_MAX_TOKENS, CompletionFormat, echoed, is_plain_echo, prompts_of
+from tokenspeed.server.completions import (
+    DEFAULT_MAX_TOKENS,
+    CompletionFormat,
+    echoed,
+    echoes_of,
+    only_echoes,
+    prompts_of,
+)
 from tokenspeed.server.errors import ModelNotServed
 from tokenspeed.server.lifecycle import Lifecycle
 from tokenspeed.server.live import Live
@@ -73,13 +81,22 @@ class Server:
         model = self._model_of(request)
         refuse_unoffered(request)
         request_id = request_id_of(http)
-        form = CompletionFormat(id=request_id, created=int(time.time()), model=model)
-        prompts = [await self._engine.encode(prompt) for prompt in prompts_of(request)]
-        if is_plain_echo(request):
-            texts = [self._engine.tokenizer.decode(prompt) for prompt in prompts]
-            return web.Response(body=msgspec.json.encode(echoed(form, prompts, texts)), content_type="application/json")
+        given = prompts_of(request)
+        echoes = echoes_of(request, given, self._engine.tokenizer.decode)
+        form = CompletionFormat(
+            id=request_id,
+            created=int(time.time()),
+            model=model,
+            token_bytes=self._engine.tokenizer.token_bytes,
+            echoes=echoes,
+        )
+        prompts = [await self._engine.encode(prompt) for prompt in given]
+        if only_echoes(request):
+            sampling_params(request, max_tokens=None, logprobs=None)
+            answer = echoed(form, prompt_tokens=sum(map(len, prompts)), choices=len(echoes))
+            return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
         max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-        params = sampling_params(request, max_tokens=max_tokens)
+        params = sampling_params(request, max_tokens=max_tokens, logprobs=completions.logprobs_of(request))
         return await self._generate(http, request, prompts, params, form, request_id=request_id)
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
@@ -87,9 +104,11 @@ class Server:
         request = parse(await http.read(), ChatRequest)
         model = self._model_of(request)
         refuse_unoffered(request)
-        params = sampling_params(request, max_tokens=max_tokens_of(request))
+        params = sampling_params(request, max_tokens=max_tokens_of(request), logprobs=chat.logprobs_of(request))
         request_id = request_id_of(http)
-        form = ChatFormat(id=request_id, created=int(time.time()), model=model)
+        form = ChatFormat(
+            id=request_id, created=int(time.time()), model=model, token_bytes=self._engine.tokenizer.token_bytes
+        )
         prompt = await self._engine.encode_chat(messages_of(request))
         return await self._generate(http, request, [prompt], params, form, request_id=request_id)
 

@@ -7,8 +7,10 @@ from msgspec import UNSET, Struct, UnsetType
 from control_plane.errors import RequestRejected
 from control_plane.messages import FinishReason
 from tokenspeed.generation import RequestOutput
+from tokenspeed.sampling import MAX_LOGPROBS
 from tokenspeed.server.answer import UsageBody
 from tokenspeed.server.protocol import ChatRequest, MessageBody
+from tokenspeed.server.token_scores import ChatScores, TokenBytes, chat_scores
 from tokenspeed.text.tokenizer import ChatMessage
 
 
@@ -33,7 +35,7 @@ class ChatChoice(Struct, frozen=True):
     index: int
     message: AssistantMessage
     finish_reason: FinishReason | None
-    logprobs: None = None
+    logprobs: ChatScores | None = None
 
 
 class ChunkChoice(Struct, frozen=True):
@@ -42,7 +44,7 @@ class ChunkChoice(Struct, frozen=True):
     index: int
     delta: Delta
     finish_reason: FinishReason | None
-    logprobs: None = None
+    logprobs: ChatScores | None = None
 
 
 class ChatBody(Struct, frozen=True):
@@ -70,31 +72,37 @@ class ChatChunk(Struct, frozen=True):
 class ChatFormat:
     """How this endpoint answers."""
 
-    def __init__(self, *, id: str, created: int, model: str) -> None:
+    def __init__(self, *, id: str, created: int, model: str, token_bytes: TokenBytes) -> None:
         self._id = f"chatcmpl-{id}"
         self._created = created
         self._model = model
+        self._token_bytes = token_bytes
 
     def whole(self, outputs: Sequence[RequestOutput], usage: UsageBody) -> Struct:
         """The body of an answer that is not streamed."""
         turns = tuple(
-            ChatChoice(output.index, AssistantMessage(output.text), output.finish_reason) for output in outputs
+            ChatChoice(output.index, AssistantMessage(output.text), output.finish_reason, self._scores(output))
+            for output in outputs
         )
         return ChatBody(self._id, self._created, self._model, turns, usage)
 
-    def opening(self, index: int, usage: UsageBody | UnsetType | None) -> Struct | None:
+    def opening(self, index: int, usage: UsageBody | UnsetType | None) -> Sequence[Struct]:
         """The frame that names the role."""
-        return self._chunk(ChunkChoice(index, Delta("assistant", ""), None), usage=usage)
+        return (self._chunk(ChunkChoice(index, Delta("assistant", ""), None), usage=usage),)
 
-    def delta(
-        self, index: int, text: str, finish_reason: FinishReason | None, usage: UsageBody | UnsetType | None
-    ) -> Struct:
+    def more(self, output: RequestOutput, usage: UsageBody | UnsetType | None) -> Sequence[Struct]:
         """A frame with more of a continuation."""
-        return self._chunk(ChunkChoice(index, Delta(content=text or UNSET), finish_reason), usage=usage)
+        if not output.text and not output.logprobs and output.finish_reason is None:
+            return ()
+        delta = Delta(content=output.text or UNSET)
+        return (self._chunk(ChunkChoice(output.index, delta, output.finish_reason, self._scores(output)), usage=usage),)
 
     def closing(self, usage: UsageBody) -> Struct:
         """The frame without choices that tells the usage."""
         return self._chunk(usage=usage)
+
+    def _scores(self, output: RequestOutput) -> ChatScores | None:
+        return chat_scores(output.logprobs, self._token_bytes) if output.logprobs else None
 
     def _chunk(self, *choices: ChunkChoice, usage: UsageBody | UnsetType | None) -> ChatChunk:
         return ChatChunk(self._id, self._created, self._model, choices, usage)
@@ -113,6 +121,20 @@ def messages_of(request: ChatRequest) -> list[ChatMessage]:
 def max_tokens_of(request: ChatRequest) -> int | None:
     """The newer of the two names for the same limit wins; without either, as many as fit."""
     return request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
+
+
+def logprobs_of(request: ChatRequest) -> int | None:
+    """How many of the likeliest tokens are wanted beside each one; None: no log probabilities at all."""
+    if request.logprobs not in (None, True, False) or type(request.logprobs) is int:
+        raise RequestRejected(f"logprobs={request.logprobs!r} must be true, false or null", field="logprobs")
+    if not request.logprobs:
+        if request.top_logprobs:
+            raise RequestRejected("top_logprobs needs logprobs=true: set it, or leave both out", field="top_logprobs")
+        return None
+    count = request.top_logprobs or 0
+    if not 0 <= count <= MAX_LOGPROBS:
+        raise RequestRejected(f"top_logprobs={count} must be between 0 and {MAX_LOGPROBS}", field="top_logprobs")
+    return count
 
 
 def _text_of(message: MessageBody, *, field: str) -> str:

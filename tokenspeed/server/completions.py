@@ -1,6 +1,6 @@
 """`POST /v1/completions`: prompts as texts or token ids, continued as they are."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import UNSET, Struct, UnsetType
@@ -11,6 +11,7 @@ from tokenspeed.generation import RequestOutput, Usage
 from tokenspeed.prompts import Prompt
 from tokenspeed.server.answer import UsageBody, usage_body
 from tokenspeed.server.protocol import CompletionRequest
+from tokenspeed.server.token_scores import CompletionScores, TokenBytes, completion_scores
 
 DEFAULT_MAX_TOKENS: Final = 16
 
@@ -21,7 +22,7 @@ class CompletionChoice(Struct, frozen=True):
     index: int
     text: str
     finish_reason: FinishReason | None
-    logprobs: None = None
+    logprobs: CompletionScores | None = None
 
 
 class CompletionBody(Struct, frozen=True):
@@ -38,30 +39,43 @@ class CompletionBody(Struct, frozen=True):
 class CompletionFormat:
     """How this endpoint answers."""
 
-    def __init__(self, *, id: str, created: int, model: str) -> None:
+    def __init__(
+        self, *, id: str, created: int, model: str, token_bytes: TokenBytes, echoes: Sequence[str] = ()
+    ) -> None:
+        """`echoes` has the text to put before each choice."""
         self._id = f"cmpl-{id}"
         self._created = created
         self._model = model
+        self._token_bytes = token_bytes
+        self._echoes = echoes
 
     def whole(self, outputs: Sequence[RequestOutput], usage: UsageBody) -> Struct:
         """The body of an answer that is not streamed."""
-        return self._body(
-            *(CompletionChoice(output.index, output.text, output.finish_reason) for output in outputs), usage=usage
-        )
+        return self._body(*(self._choice(output, self._echo(output.index)) for output in outputs), usage=usage)
 
-    def opening(self, index: int, usage: UsageBody | UnsetType | None) -> Struct | None:
-        """A completion has no opening."""
-        return None
+    def opening(self, index: int, usage: UsageBody | UnsetType | None) -> Sequence[Struct]:
+        """The prompt where it is echoed."""
+        echo = self._echo(index)
+        return (self._body(CompletionChoice(index, echo, None), usage=usage),) if echo else ()
 
-    def delta(
-        self, index: int, text: str, finish_reason: FinishReason | None, usage: UsageBody | UnsetType | None
-    ) -> Struct:
+    def more(self, output: RequestOutput, usage: UsageBody | UnsetType | None) -> Sequence[Struct]:
         """A frame with more of a continuation."""
-        return self._body(CompletionChoice(index, text, finish_reason), usage=usage)
+        if not output.text and not output.logprobs and output.finish_reason is None:
+            return ()
+        return (self._body(self._choice(output), usage=usage),)
 
     def closing(self, usage: UsageBody) -> Struct:
         """The frame without choices that tells the usage."""
         return self._body(usage=usage)
+
+    def _echo(self, index: int) -> str:
+        return self._echoes[index] if self._echoes else ""
+
+    def _choice(self, output: RequestOutput, echo: str = "") -> CompletionChoice:
+        scores = None
+        if output.logprobs:
+            scores = completion_scores(output.logprobs, self._token_bytes, offset=len(self._echo(output.index)))
+        return CompletionChoice(output.index, echo + output.text, output.finish_reason, scores)
 
     def _body(self, *choices: CompletionChoice, usage: UsageBody | UnsetType | None) -> CompletionBody:
         return CompletionBody(self._id, self._created, self._model, choices, usage)
@@ -84,20 +98,35 @@ def prompts_of(request: CompletionRequest) -> list[Prompt]:
     raise RequestRejected("prompt mixes texts and token ids: give a list of one kind", field="prompt")
 
 
-def is_plain_echo(request: CompletionRequest) -> bool:
-    """Whether only the prompt itself is asked for. Raises RequestRejected for an echo with more behind it."""
+def echoes_of(
+    request: CompletionRequest, prompts: Sequence[Prompt], decode: Callable[[Sequence[int]], str]
+) -> list[str]:
+    """The text that each choice begins with. Raises RequestRejected where more than text would have to be echoed."""
     if not request.echo:
-        return False
-    if request.max_tokens != 0 or request.stream or request.n not in (None, 1):
+        return []
+    if request.logprobs:
         raise RequestRejected(
-            "echo=true is offered with max_tokens=0, n=1 and stream=false only: leave it out", field="echo"
+            "echo cannot be combined with logprobs: prompts are not scored; leave one out", field="echo"
         )
-    return True
+    texts = [prompt if isinstance(prompt, str) else decode(prompt) for prompt in prompts]
+    return [text for text in texts for _ in range(request.n or 1)]
 
 
-def echoed(form: CompletionFormat, prompts: Sequence[Sequence[int]], texts: Sequence[str]) -> Struct:
-    """The prompts as answers: nothing is generated."""
-    usage = usage_body(prompt_tokens=sum(map(len, prompts)), completion_tokens=0, cached_tokens=0)
+def only_echoes(request: CompletionRequest) -> bool:
+    """Whether nothing is to be generated."""
+    return bool(request.echo) and request.max_tokens == 0 and not request.stream
+
+
+def echoed(form: CompletionFormat, *, prompt_tokens: int, choices: int) -> Struct:
+    """The prompts as answers."""
+    usage = usage_body(prompt_tokens=prompt_tokens, completion_tokens=0, cached_tokens=0)
     nothing = Usage(0, 0, 0)
-    outputs = [RequestOutput("", index, text, (), FinishReason.LENGTH, nothing) for index, text in enumerate(texts)]
+    outputs = [RequestOutput("", index, "", (), FinishReason.LENGTH, nothing) for index in range(choices)]
     return form.whole(outputs, usage)
+
+
+def logprobs_of(request: CompletionRequest) -> int | None:
+    """How many of the likeliest tokens are wanted beside each one; None: no log probabilities at all."""
+    if request.logprobs is True:
+        raise RequestRejected("logprobs=true must be a whole number, or null", field="logprobs")
+    return None if request.logprobs is None or request.logprobs is False else request.logprobs

@@ -63,13 +63,11 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
     n: int | None = None
     min_tokens: int | None = None
     logit_bias: dict[str, float] | None = None
-
-    # Accepted as far as they ask for what happens anyway.
     logprobs: bool | int | None = None
 
-    def unoffered(self) -> dict[str, bool]:
-        """Fields for which this server has only the answer that they ask for nothing, and whether they do."""
-        return {"logprobs": self.logprobs is not None and self.logprobs is not False}
+    def unoffered(self) -> dict[str, str]:
+        """Fields that ask for what this server does not offer, and why it does not."""
+        return {}
 
 
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -80,13 +78,14 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     echo: bool | None = None
     suffix: str | None = None
 
-    def unoffered(self) -> dict[str, bool]:
+    def unoffered(self) -> dict[str, str]:
         """See `GenerationRequest.unoffered`."""
-        return {
-            **GenerationRequest.unoffered(self),
-            "best_of": self.best_of not in (None, 1, self.n),
-            "suffix": bool(self.suffix),
-        }
+        reasons = {}
+        if self.best_of not in (None, 1, self.n):
+            reasons["best_of"] = "continuations are not ranked here: ask for n of them with logprobs, and choose"
+        if self.suffix:
+            reasons["suffix"] = "models here continue a prompt and do not fill gaps: leave it out"
+        return reasons
 
 
 class ContentPart(Struct, frozen=True):
@@ -114,15 +113,14 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     functions: list[Any] | None = None
     response_format: dict[str, Any] | None = None
 
-    def unoffered(self) -> dict[str, bool]:
+    def unoffered(self) -> dict[str, str]:
         """See `GenerationRequest.unoffered`."""
-        return {
-            **GenerationRequest.unoffered(self),
-            "top_logprobs": bool(self.top_logprobs),
+        asked = {
             "tools": bool(self.tools) and self.tool_choice != "none",
             "functions": bool(self.functions),
             "response_format": self.response_format is not None and self.response_format.get("type") != "text",
         }
+        return {name: "leave it out" for name, is_asked in asked.items() if is_asked}
 
 
 def parse(body: bytes, kind: type[T]) -> T:
@@ -130,18 +128,19 @@ def parse(body: bytes, kind: type[T]) -> T:
     return msgspec.json.decode(body, type=kind)
 
 
-def sampling_params(request: GenerationRequest, *, max_tokens: int | None) -> SamplingParams:
+def sampling_params(request: GenerationRequest, *, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
     """What the request says about sampling. Raises RequestRejected naming each field that is out of range."""
     given: dict[str, Any] = {name: value for name in _SAME_NAMES if (value := getattr(request, name)) is not None}
-    return SamplingParams(**given, max_tokens=max_tokens, logit_bias=_biases(request.logit_bias or {}))
+    return SamplingParams(
+        **given, max_tokens=max_tokens, logprobs=logprobs, logit_bias=_biases(request.logit_bias or {})
+    )
 
 
 def refuse_unoffered(request: GenerationRequest) -> None:
     """Raise RequestRejected when a field asks for what this server does not offer."""
-    for name, is_asked in request.unoffered().items():
-        if is_asked:
-            value = getattr(request, name)
-            raise RequestRejected(f"{name}={_short(value)} is not offered by this server: leave it out", field=name)
+    for name, reason in request.unoffered().items():
+        value = _short(getattr(request, name))
+        raise RequestRejected(f"{name}={value} is not offered by this server: {reason}", field=name)
 
 
 def _biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
