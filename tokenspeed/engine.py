@@ -123,6 +123,14 @@ class AsyncEngine:
         """The same with the text that the template made of it."""
         return await self._encoder.encode_chat(messages, options)
 
+    async def check(self, params: SamplingParams) -> None:
+        """Raise RequestRejected when this model cannot honour these parameters, without stopping the loop for long.
+
+        `submit` checks them too; a grammar that is new to it is compiled there and then.
+        """
+        if params.grammar:
+            await in_thread(partial(self._params_check.check, params))
+
     def submit(
         self,
         prompts: Sequence[Sequence[int]],

@@ -8,12 +8,13 @@ from contextlib import aclosing, contextmanager
 import msgspec
 from aiohttp import web
 
+from control_plane.errors import RequestRejected
 from tokenspeed.engine import AsyncEngine
 from tokenspeed.generation import Generation
 from tokenspeed.sampling import SamplingParams
 from tokenspeed.server import chat, completions
 from tokenspeed.server.answer import AnswerFormat, send_stream, send_whole
-from tokenspeed.server.chat import ChatFormat, max_tokens_of, messages_of
+from tokenspeed.server.chat import ChatFormat, max_tokens_of
 from tokenspeed.server.completions import (
     DEFAULT_MAX_TOKENS,
     CompletionFormat,
@@ -22,9 +23,11 @@ from tokenspeed.server.completions import (
     only_echoes,
     prompts_of,
 )
+from tokenspeed.server.constraints import Constraint, blamed_on, constraint_of
 from tokenspeed.server.errors import ModelNotServed
 from tokenspeed.server.lifecycle import Lifecycle
 from tokenspeed.server.live import Live
+from tokenspeed.server.messages import check_shown, messages_of, options_of
 from tokenspeed.server.metrics import Metrics
 from tokenspeed.server.middlewares import Middlewares, request_id_of
 from tokenspeed.server.operations import Operations
@@ -38,6 +41,10 @@ from tokenspeed.server.protocol import (
     sampling_params,
 )
 from tokenspeed.server.sse import EventStream
+from tokenspeed.server.tools import tools_of
+from tokenspeed.structured import after_reasoning
+from tokenspeed.turns.marks import END_THINK, TurnMarks, marks_of, opens_reasoning
+from tokenspeed.turns.reader import TurnReader
 
 
 def make_app(engine: AsyncEngine) -> web.Application:
@@ -56,6 +63,7 @@ class Server:
         self._engine = engine
         self._model_names = engine.config.model_names or (engine.specs.model,)
         self._started = int(time.time())
+        self._marks = marks_of(engine.tokenizer)
         self._metrics = Metrics(engine)
         self.lifecycle = Lifecycle(engine)
         middlewares = Middlewares(engine.config, self._metrics, self.lifecycle)
@@ -96,7 +104,15 @@ class Server:
             answer = echoed(form, prompt_tokens=sum(map(len, prompts)), choices=len(echoes))
             return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
         max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-        params = sampling_params(request, max_tokens=max_tokens, logprobs=completions.logprobs_of(request))
+        constraint = constraint_of(request)
+        params = sampling_params(
+            request,
+            max_tokens=max_tokens,
+            logprobs=completions.logprobs_of(request),
+            grammar=constraint.grammar if constraint else None,
+        )
+        with blamed_on(constraint.field if constraint else "grammar"):
+            await self._engine.check(params)
         return await self._generate(http, request, prompts, params, form, request_id=request_id)
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
@@ -104,13 +120,43 @@ class Server:
         request = parse(await http.read(), ChatRequest)
         model = self._model_of(request)
         refuse_unoffered(request)
-        params = sampling_params(request, max_tokens=max_tokens_of(request), logprobs=chat.logprobs_of(request))
-        request_id = request_id_of(http)
-        form = ChatFormat(
-            id=request_id, created=int(time.time()), model=model, token_bytes=self._engine.tokenizer.token_bytes
+        tokenizer = self._engine.tokenizer
+        tools = tools_of(request, self._marks)
+        messages = messages_of(request, tokenizer.chat_template)
+        options = options_of(request, tools)
+        constraint = constraint_of(request)
+        if tools.forced is not None:
+            if constraint is not None:
+                raise RequestRejected(
+                    f"{constraint.field} cannot be combined with a tool_choice that forces a call", field="tool_choice"
+                )
+            constraint = Constraint("tools", tools.grammar(tokenizer))
+        prompt = await self._engine.prepare_chat(messages, options)
+        check_shown(messages, prompt.text)
+        in_reasoning = self._marks.thinks and opens_reasoning(prompt.text)
+        if constraint is not None and in_reasoning:
+            end = tokenizer.lark_of(END_THINK)
+            constraint = Constraint(constraint.field, after_reasoning(constraint.grammar, end=end))
+        params = sampling_params(
+            request,
+            max_tokens=max_tokens_of(request),
+            logprobs=chat.logprobs_of(request),
+            grammar=constraint.grammar if constraint else None,
         )
-        prompt = await self._engine.encode_chat(messages_of(request))
-        return await self._generate(http, request, [prompt], params, form, request_id=request_id)
+        request_id = request_id_of(http)
+        marks = TurnMarks(self._marks.thinks, bool(tools.described))
+        form = ChatFormat(
+            id=request_id,
+            created=int(time.time()),
+            model=model,
+            token_bytes=tokenizer.token_bytes,
+            readers=[TurnReader(marks, in_reasoning=in_reasoning, most_calls=tools.most_calls) for _ in range(params.n)]
+            if marks.thinks or marks.calls
+            else (),
+        )
+        with blamed_on(constraint.field if constraint else "grammar"):
+            await self._engine.check(params)
+        return await self._generate(http, request, [prompt.token_ids], params, form, request_id=request_id)
 
     async def models(self, http: web.Request) -> web.Response:
         """`GET /v1/models`."""

@@ -41,6 +41,21 @@ class StreamOptions(Struct, frozen=True):
     continuous_usage_stats: bool | None = None
 
 
+class SchemaBody(Struct, frozen=True):
+    """A JSON schema with a name. What is produced always matches it: `strict` changes nothing."""
+
+    name: str | None = None
+    schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Struct, frozen=True):
+    """What the output must look like: `text`, `json_object`, or `json_schema` with the schema."""
+
+    type: str
+    json_schema: SchemaBody | None = None
+
+
 class GenerationRequest(Struct, frozen=True, kw_only=True):
     """The fields that both ways of asking share. Those named as in SamplingParams mean what they mean there."""
 
@@ -64,6 +79,12 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
     min_tokens: int | None = None
     logit_bias: dict[str, float] | None = None
     logprobs: bool | int | None = None
+
+    response_format: ResponseFormat | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
 
     def unoffered(self) -> dict[str, str]:
         """Fields that ask for what this server does not offer, and why it does not."""
@@ -95,11 +116,58 @@ class ContentPart(Struct, frozen=True):
     text: str | None = None
 
 
+class CalledFunction(Struct, frozen=True):
+    """A function and the JSON text of its arguments."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class ToolCallBody(Struct, frozen=True):
+    """A call that the assistant made in an earlier turn."""
+
+    function: CalledFunction
+    id: str | None = None
+    type: str = "function"
+
+
 class MessageBody(Struct, frozen=True):
     """One turn of a conversation."""
 
     role: str
     content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCallBody] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+
+class FunctionBody(Struct, frozen=True):
+    """A function that the model may call. Without `parameters` it takes none."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ToolBody(Struct, frozen=True):
+    """A tool; only functions are offered."""
+
+    type: str
+    function: FunctionBody | None = None
+
+
+class NamedFunction(Struct, frozen=True):
+    """The name alone."""
+
+    name: str
+
+
+class ToolChoice(Struct, frozen=True):
+    """The one tool that must be called."""
+
+    function: NamedFunction
+    type: str = "function"
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -108,19 +176,17 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     messages: list[MessageBody] | None = None
     max_completion_tokens: int | None = None
     top_logprobs: int | None = None
-    tools: list[Any] | None = None
-    tool_choice: Any = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     functions: list[Any] | None = None
-    response_format: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
     def unoffered(self) -> dict[str, str]:
         """See `GenerationRequest.unoffered`."""
-        asked = {
-            "tools": bool(self.tools) and self.tool_choice != "none",
-            "functions": bool(self.functions),
-            "response_format": self.response_format is not None and self.response_format.get("type") != "text",
-        }
-        return {name: "leave it out" for name, is_asked in asked.items() if is_asked}
+        return {"functions": "it was replaced by tools: send those"} if self.functions else {}
 
 
 def parse(body: bytes, kind: type[T]) -> T:
@@ -128,11 +194,17 @@ def parse(body: bytes, kind: type[T]) -> T:
     return msgspec.json.decode(body, type=kind)
 
 
-def sampling_params(request: GenerationRequest, *, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+def sampling_params(
+    request: GenerationRequest, *, max_tokens: int | None, logprobs: int | None, grammar: str | None = None
+) -> SamplingParams:
     """What the request says about sampling. Raises RequestRejected naming each field that is out of range."""
     given: dict[str, Any] = {name: value for name in _SAME_NAMES if (value := getattr(request, name)) is not None}
     return SamplingParams(
-        **given, max_tokens=max_tokens, logprobs=logprobs, logit_bias=_biases(request.logit_bias or {})
+        **given,
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        grammar=grammar,
+        logit_bias=_biases(request.logit_bias or {}),
     )
 
 

@@ -1,24 +1,30 @@
 """A tokenizer read from a model's folder by `transformers`. Imported only when a model has such a folder."""
 
+import inspect
 import json
 import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jinja2 import TemplateError
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 from tokenizers import Tokenizer as Backend
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from control_plane.errors import ConfigError, RequestRejected
 from tokenspeed.text.detokenizer import WindowDetokenizer
-from tokenspeed.text.tokenizer import ChatMessage, ChatOptions, Detokenizer
+from tokenspeed.text.tokenizer import READY, ChatMessage, ChatOptions, Detokenizer
 
 # The characters by which byte-level tokenizers write bytes.
 _BYTE_OF: dict[str, int] = {character: byte for byte, character in bytes_to_unicode().items()}  # type: ignore[no-untyped-call]
+
+_TEMPLATE_ERRORS: Final = (TemplateError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+_OWN_ARGUMENTS: Final = frozenset(
+    ("self", "conversation", "messages", *inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters)
+)
 
 
 class FolderTokenizer:
@@ -78,7 +84,12 @@ class FolderTokenizer:
             return bytes([int(token[3:5], 16)])
         return token.replace("\u2581", " ").encode()
 
-    def render_chat(self, messages: Sequence[ChatMessage], options: ChatOptions) -> str:
+    def lark_of(self, mark: str) -> str:
+        """How a grammar in Lark names a mark: a token of that name if there is one, else its text."""
+        token_id = self._backend.token_to_id(mark)
+        return f"<[{token_id}]>" if token_id in self._added_ids else json.dumps(mark)
+
+    def render_chat(self, messages: Sequence[ChatMessage], options: ChatOptions = READY) -> str:
         """The conversation through the folder's own chat template.
 
         Raises RequestRejected when there is none (a base model), or when it refuses the messages.
@@ -88,18 +99,40 @@ class FolderTokenizer:
                 "this model has no chat template (it is a base model): use /v1/completions with a prompt",
                 field="messages",
             )
+        if wrong := sorted(_OWN_ARGUMENTS & options.template_values.keys()):
+            raise RequestRejected(
+                f"chat_template_kwargs has {wrong[0]!r}, which is not a template's to know: leave it out",
+                field="chat_template_kwargs",
+            )
         turns = [to_builtins(message) for message in messages]
         try:
-            text: str = self._chat.apply_chat_template(
-                turns,
-                tools=list(options.tools) or None,
-                tokenize=False,
-                add_generation_prompt=options.add_generation_prompt,
-                continue_final_message=options.continue_final_message,
-                **options.template_values,
-            )
-        except (TemplateError, ValueError, TypeError) as error:
+            return self._render(turns, options)
+        except _TEMPLATE_ERRORS as error:
+            index = self._first_refused(turns, options)
             raise RequestRejected(
-                f"the model's chat template refuses these messages: {error}", field="messages"
+                f"the model's chat template refuses messages[{index}]: {error}", field=f"messages[{index}]"
             ) from error
+
+    def _render(self, turns: Sequence[dict[str, Any]], options: ChatOptions) -> str:
+        text: str = self._chat.apply_chat_template(
+            turns,
+            tools=list(options.tools) or None,
+            tokenize=False,
+            add_generation_prompt=options.add_generation_prompt,
+            continue_final_message=options.continue_final_message,
+            **options.template_values,
+        )
         return text
+
+    def _first_refused(self, turns: Sequence[dict[str, Any]], options: ChatOptions) -> int:
+        """The message with which a conversation that is refused as a whole begins to be."""
+        least, most = 0, len(turns) - 1
+        plain = structs.replace(options, continue_final_message=False)
+        while least < most:
+            middle = (least + most) // 2
+            try:
+                self._render(turns[: middle + 1], plain)
+                least = middle + 1
+            except _TEMPLATE_ERRORS:
+                most = middle
+        return least

@@ -1,9 +1,10 @@
 """The tokenizer of the model without weights: one readable word a token."""
 
+import json
 import re
 from collections.abc import Sequence
 
-from tokenspeed.text.tokenizer import ChatMessage, ChatOptions, Detokenizer
+from tokenspeed.text.tokenizer import READY, ChatMessage, ChatOptions, Detokenizer
 
 _WORD = re.compile(rb" w(\d{1,9})(?!\d)")
 
@@ -54,7 +55,11 @@ class StampTokenizer:
         """The word."""
         return _word(token_id).encode()
 
-    def render_chat(self, messages: Sequence[ChatMessage], options: ChatOptions) -> str:
+    def lark_of(self, mark: str) -> str:
+        """Its text: no token is named like a mark."""
+        return json.dumps(mark)
+
+    def render_chat(self, messages: Sequence[ChatMessage], options: ChatOptions = READY) -> str:
         """A line for each turn."""
         text = "".join(f"{message.role}: {message.content}\n" for message in messages)
         if options.continue_final_message:

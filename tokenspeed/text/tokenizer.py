@@ -1,7 +1,7 @@
 """What the engine asks of a tokenizer, whichever it is."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
@@ -27,6 +27,9 @@ class ChatOptions(Struct, frozen=True):
     continue_final_message: bool = False
     tools: tuple[dict[str, Any], ...] = ()
     template_values: dict[str, Any] = {}
+
+
+READY: Final = ChatOptions()  # for the assistant's next turn
 
 
 class Detokenizer(Protocol):
@@ -70,7 +73,11 @@ class Tokenizer(Protocol):
         """What a token stands for; special tokens for their name."""
         ...
 
-    def render_chat(self, messages: Sequence[ChatMessage], options: ChatOptions) -> str:
+    def lark_of(self, mark: str) -> str:
+        """How a grammar in Lark names a mark: a token of that name if there is one, else its text."""
+        ...
+
+    def render_chat(self, messages: Sequence[ChatMessage], options: ChatOptions = READY) -> str:
         """A conversation as the model was trained to read it.
 
         The text holds the special tokens: encode it without adding any. Raises RequestRejected when the model has no
