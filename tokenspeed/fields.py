@@ -16,13 +16,38 @@ from msgspec import Struct, inspect
 def field_problems(struct: Struct) -> list[tuple[str, str]]:
     """Each field whose value its annotation does not allow: (field, what is wrong and what would be right)."""
     problems = []
-    for name, annotation in _annotations(type(struct)).items():
-        value = getattr(struct, name)
-        try:
-            msgspec.convert(value, annotation, strict=True)
-        except msgspec.ValidationError:
-            problems.append((name, f"{name}={_shown(value)} must be {_words(inspect.type_info(annotation))}"))
+    for name in struct.__struct_fields__:
+        if (problem := problem_of(type(struct), name, getattr(struct, name))) is not None:
+            problems.append((name, problem))
     return problems
+
+
+def problem_of(struct: type[Struct], name: str, value: object) -> str | None:
+    """What is wrong with this value for a field and what would be right, or None."""
+    try:
+        msgspec.convert(value, annotations(struct)[name], strict=True)
+    except msgspec.ValidationError:
+        return f"{name}={_shown(value)} must be {allowed(struct, name)}"
+    return None
+
+
+def allowed(struct: type[Struct], name: str) -> str:
+    """What a field allows: "a whole number between 1 and 64, or null"."""
+    return _words(inspect.type_info(annotations(struct)[name]))
+
+
+def described(struct: type[Struct], name: str) -> str:
+    """What a field means: the description in its annotation."""
+    info = inspect.type_info(annotations(struct)[name])
+    assert isinstance(info, inspect.Metadata), f"{name} has no description"
+    assert info.extra_json_schema is not None, f"{name} has no description"
+    return str(info.extra_json_schema["description"])
+
+
+def kinds_of(struct: type[Struct], name: str) -> tuple[inspect.Type, ...]:
+    """The kinds of values that a field takes."""
+    info = _plain(inspect.type_info(annotations(struct)[name]))
+    return info.types if isinstance(info, inspect.UnionType) else (info,)
 
 
 def unknown_name_problems(names: Iterable[str], known: Iterable[str]) -> list[str]:
@@ -38,14 +63,20 @@ def unknown_name_problems(names: Iterable[str], known: Iterable[str]) -> list[st
 
 
 @lru_cache
-def _annotations(struct: type[Struct]) -> dict[str, Any]:
+def annotations(struct: type[Struct]) -> dict[str, Any]:
+    """The annotation of each field, with its limits and its description."""
     hints = get_type_hints(struct, include_extras=True)
     return {name: hints[name] for name in struct.__struct_fields__}
 
 
+def _plain(kind: inspect.Type) -> inspect.Type:
+    return kind.type if isinstance(kind, inspect.Metadata) else kind
+
+
 def _words(kind: inspect.Type) -> str:
-    """What a type allows: "a whole number between 1 and 64, or null"."""
     match kind:
+        case inspect.Metadata(type=described):
+            return _words(described)
         case inspect.UnionType(types=types):
             return ", or ".join(_words(part) for part in types)
         case inspect.NoneType():

@@ -4,11 +4,17 @@ What stands around a section's markers is written by hand.
 """
 
 import argparse
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from tokenspeed.commands.options import option_name
+from tokenspeed.config import EngineConfig
+from tokenspeed.fields import allowed, described
 from tokenspeed.server.metric_families import FAMILIES, HTTP_REQUESTS
+from tokenspeed.settings import variable_of
+from tokenspeed.written import is_size
 from tools.bench.page import with_section
 
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
@@ -24,7 +30,35 @@ def metrics_table() -> str:
     return "\n".join(rows)
 
 
-SECTIONS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {"metrics.md": {"metrics": metrics_table}}
+def configuration_tables() -> str:
+    """Every setting, in sections."""
+    lines: list[str] = []
+    defaults = EngineConfig()
+    for name in EngineConfig.__struct_fields__:
+        section = f"## {EngineConfig.section_of(name)}"
+        if section not in lines:
+            head = "| setting | may be | default | option | environment | meaning |"
+            lines += ["", section, "", head, "| --- | --- | --- | --- | --- | --- |"]
+        may_be = allowed(EngineConfig, name).replace("|", "\\|")
+        default = written(name, getattr(defaults, name))
+        places = f"`{option_name(name)}` | `{variable_of(name)}`"
+        lines.append(f"| `{name}` | {may_be} | {default} | {places} | {described(EngineConfig, name)} |")
+    return "\n".join(lines)
+
+
+def written(name: str, value: Any) -> str:
+    """A value as a file has it."""
+    if value is None:
+        return "none"
+    if is_size(name):
+        return f"`{value // 2**20}M`"
+    return f"`{json.dumps(value)}`"
+
+
+SECTIONS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
+    "metrics.md": {"metrics": metrics_table},
+    "configuration.md": {"configuration": configuration_tables},
+}
 
 
 def renewed(name: str, text: str) -> str:

@@ -14,8 +14,10 @@ from control_plane.messages.wire import decode_specs, encode_specs
 from control_plane.rounds.frames import FrameKind, pack_head
 from control_plane.rounds.trace import TraceReader
 from tokenspeed.cli import app
-from tokenspeed.commands.options import bytes_of, settings_of
+from tokenspeed.commands.options import option_name, settings_of
 from tokenspeed.commands.serve import example_request
+from tokenspeed.config import EngineConfig
+from tokenspeed.settings import variable_of
 
 STAMP = ["--model", "stamp", "--max-context-tokens", "512"]
 
@@ -35,10 +37,10 @@ def test_a_misspelt_option_is_an_error_with_the_right_one() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--port", "no"], "port"),
+        (["--port", "no"], "port='no' must be a whole number between 0 and 65535 (from --port)"),
         (["--port", "99999"], "port=99999 must be a whole number between 0 and 65535"),
         (["--max-batch-size", "0"], "max_batch_size=0"),
-        (["--memory", "lots"], "memory='lots' must be a size"),
+        (["--memory", "lots"], "memory_bytes='lots' must be a size such as 512M or 4G (from --memory)"),
         (["--dtype", "fp8"], "dtype='fp8' must be one of"),
         (["--config", "/no/such/file"], "cannot be read"),
         (["--model", "no-such-model"], "no-such-model"),
@@ -53,6 +55,25 @@ def test_a_bad_value_ends_the_command_with_its_name(arguments: list[str], said: 
     assert "Traceback" not in result.output
 
 
+def test_everything_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I5: options, environment and file in one answer, each with its place."""
+    file = tmp_path / "engine.toml"
+    file.write_text('porrt = 1\nmixed = "no"\n')
+    monkeypatch.setenv("TOKENSPEED_MAX_BATCH_SIZE", "many")
+    result = run("serve", "--port", "-1", "--memory", "lots", "--threads", "0", "--config", str(file))
+    assert result.exit_code == 2
+    said = " ".join(result.output.split())
+    for part in (
+        "'porrt' is not",
+        "mixed='no'",
+        "max_batch_size='many'",
+        "port=-1",
+        "memory_bytes='lots'",
+        "threads=0",
+    ):
+        assert part in said
+
+
 def test_options_go_before_the_file(tmp_path: Path) -> None:
     """A file holds what is always the same, the command line what is not."""
     file = tmp_path / "engine.json"
@@ -61,12 +82,15 @@ def test_options_go_before_the_file(tmp_path: Path) -> None:
     assert (config.model, config.port, config.host) == ("stamp", 2, "::1")
 
 
-@pytest.mark.parametrize(
-    ("text", "size"), [("512M", 512 * 2**20), ("4G", 4 * 2**30), ("1.5GiB", 3 * 2**29), ("2kB", 2048), ("77", 77)]
-)
-def test_sizes_as_people_write_them(text: str, size: int) -> None:
-    """Powers of two, whatever the spelling."""
-    assert bytes_of(text) == size
+def test_every_setting_is_an_option_of_serve() -> None:
+    """With the setting's own words, and a switch can be turned off again."""
+    result = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    for field in EngineConfig.__struct_fields__:
+        assert option_name(field) in result.output
+        assert variable_of(field) in result.output
+    for switch in ("--no-mixed", "--no-overlap", "--no-prefix-cache", "--no-check-order"):
+        assert switch in result.output
 
 
 def test_the_example_can_be_pasted() -> None:

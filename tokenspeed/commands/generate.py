@@ -1,24 +1,12 @@
 """`tokenspeed generate`."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import uvloop
 
 from tokenspeed.commands.chats import can_chat
-from tokenspeed.commands.options import (
-    Config,
-    Device,
-    Dtype,
-    MaxContext,
-    Memory,
-    Model,
-    Record,
-    Threads,
-    bytes_of,
-    progress,
-    settings_of,
-)
+from tokenspeed.commands.options import MODEL_FIELDS, Config, progress, settings_of, takes
 from tokenspeed.config import EngineConfig
 from tokenspeed.engine import AsyncEngine
 from tokenspeed.prompts import Prompt
@@ -27,35 +15,21 @@ from tokenspeed.terminal import reported
 from tokenspeed.text.tokenizer import ChatMessage
 
 
+@takes((*MODEL_FIELDS, "record"))
 def generate(
     prompt: Annotated[str, typer.Argument(help="What to continue, or to answer.")],
-    model: Model = None,
     chat: Annotated[
         bool, typer.Option("--chat/--no-chat", help="Ask as a user, or continue the text as it is.")
     ] = True,
     max_tokens: Annotated[int, typer.Option(help="Tokens to generate at most.")] = 256,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token each time.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="Makes draws repeatable.")] = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    memory: Memory = None,
-    max_context_tokens: MaxContext = None,
-    threads: Threads = None,
-    record: Record = None,
     config: Config = None,
+    **options: Any,
 ) -> None:
     """Answer one prompt on the terminal."""
     with reported():
-        settings = settings_of(
-            config,
-            model=model,
-            dtype=dtype,
-            device=device,
-            memory_bytes=bytes_of(memory),
-            max_context_tokens=max_context_tokens,
-            threads=threads,
-            record=record,
-        )
+        settings = settings_of(config, **options)
         params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
         uvloop.run(_generate(settings, prompt, params, is_chat=chat))
 
