@@ -12,6 +12,7 @@ from tokenspeed.commands.chats import can_chat
 from tokenspeed.commands.options import ALL_FIELDS, Config, progress, settings_of, takes
 from tokenspeed.config import EngineConfig
 from tokenspeed.engine import AsyncEngine
+from tokenspeed.garbage import collecting_between_rounds
 from tokenspeed.server.runner import serving
 from tokenspeed.terminal import reported, said
 
@@ -42,7 +43,11 @@ async def _serve(config: EngineConfig) -> int:
     engine = await _unless(stop, AsyncEngine.start(config, progress=progress))
     if engine is None:
         return 0
-    async with engine, serving(engine, drain_seconds=config.drain_seconds, hurry=hurry) as server:
+    async with (
+        engine,
+        serving(engine, drain_seconds=config.drain_seconds, hurry=hurry) as server,
+        collecting_between_rounds(),
+    ):
         said.print(f"\nserving {engine.specs.model} at {server.url}\n", style="bold", markup=False)
         # Plain lines: a console would break them where the terminal ends, and they are there to be copied.
         typer.echo(example_request(server.url, is_chat=await can_chat(engine)), err=True)

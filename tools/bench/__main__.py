@@ -10,7 +10,9 @@ from pathlib import Path
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and with --write put the figures into docs/performance.md."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["rounds", "instructions", "soak", "serve"], default="rounds")
+    parser.add_argument(
+        "what", nargs="?", choices=["all", "rounds", "instructions", "soak", "stream", "serve"], default="rounds"
+    )
     parser.add_argument("--write", action="store_true", help="write the figures into docs/performance.md")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller cases")
     rounds = parser.add_argument_group("rounds: ours beside the C++ scheduler and vLLM's")
@@ -29,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     serve.add_argument("--prompt-tokens", type=int, default=512)
     options = parser.parse_args(arguments)
     benches = {
+        "all": bench_all,
+        "stream": bench_streaming,
         "rounds": bench_rounds,
         "instructions": bench_instructions,
         "soak": bench_memory,
@@ -74,6 +78,27 @@ def bench_memory(options: argparse.Namespace) -> int:
     if options.write:
         write_section("memory", text)
     return 0
+
+
+def bench_streaming(options: argparse.Namespace) -> int:
+    """Processor time of a streamed token, and of an idle server."""
+    from tools.bench.figures import machine_facts
+    from tools.bench.page import write_section
+    from tools.bench.streaming import describe_streaming, idle_cpu_ms, measure_streaming
+
+    measured = measure_streaming(64, 50 if options.quick else 400)
+    text = f"{machine_facts()}\n\n{describe_streaming(measured, idle_cpu_ms())}"
+    print(f"\n{text}")
+    if options.write:
+        write_section("streaming", text)
+    return 0
+
+
+def bench_all(options: argparse.Namespace) -> int:
+    """Everything about the control plane, and the table of targets."""
+    from tools.bench import whole
+
+    return whole.bench_all(options)
 
 
 def bench_serving(options: argparse.Namespace) -> int:

@@ -1,6 +1,8 @@
 """Our scheduler under a case: what one round costs the loop and the wire together."""
 
 import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -17,6 +19,8 @@ from control_plane.messages import (
 )
 from control_plane.messages.columns import Int32s, pack, repeat, view
 from control_plane.messages.wire import decode_events, decode_plan, encode_events, encode_plan
+from control_plane.rounds.record import RecordingScheduler
+from control_plane.rounds.writer import TraceWriter
 from data_plane.batch.rows import Rows
 from tools.bench.contender import SAMPLED_TOKEN, Clock, RoundTimes, ServedRound
 
@@ -27,7 +31,7 @@ class OurScheduler:
     name = "tokenspeed"
 
     def __init__(self, config: SchedulerConfig) -> None:
-        self._scheduler = Scheduler(config)
+        self._scheduler: Scheduler | RecordingScheduler = Scheduler(config)
         self._left: dict[int, int] = {}
         self._acknowledgements: list[Event] = []
 
@@ -119,6 +123,18 @@ class EmbeddedScheduler(OurScheduler):
         self._scheduler.advance(decode_events(encode_events([result])))
         end = clock()
         return RoundTimes(plan=planned - begin, read=read - planned, advance=end - read)
+
+
+class RecordedScheduler(OurScheduler):
+    """The same with everything that went in and came out written to a file."""
+
+    name = "tokenspeed, recorded"
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        super().__init__(config)
+        self._folder = TemporaryDirectory(prefix="bench-recording-")
+        writer = TraceWriter(Path(self._folder.name) / "run.rounds", config)
+        self._scheduler = RecordingScheduler(Scheduler(config), writer)
 
 
 def read_plan(plan: ExecutionPlan) -> Rows | None:

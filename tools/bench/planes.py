@@ -12,17 +12,18 @@ import msgspec
 from control_plane import GroupKind, SchedulerConfig
 from tools.bench.figures import installed, machine_facts
 from tools.bench.lanes import Lane, LocalLane, settle
-from tools.bench.ours import EmbeddedScheduler, OurScheduler
+from tools.bench.ours import EmbeddedScheduler, OurScheduler, RecordedScheduler
 from tools.bench.page import write_section
 from tools.bench.reference import ReferenceScheduler
 from tools.bench.remote import PeerProcess
 from tools.bench.report import describe_rounds, describe_services, triple
-from tools.bench.rounds import EMBEDDED, OURS, REFERENCE, Comparison, compare, quickened
+from tools.bench.rounds import EMBEDDED, OURS, RECORDED, REFERENCE, Comparison, compare, quickened
 from tools.bench.services import ServiceComparison, compare_services, shortened
 from tools.bench.workloads import (
     Case,
     Service,
     decode_cases,
+    flat_case,
     hybrid_cases,
     pressure_services,
     prompt_services,
@@ -30,6 +31,7 @@ from tools.bench.workloads import (
     waiting_cases,
 )
 
+REFERENCE_TOKENS = 9_000_000  # of a case: more would take the reference many minutes
 VLLM_TOKENS = 2_500_000  # of a case: vLLM's own memory for larger ones is many gigabytes
 PROFILED_ROUNDS = 2_000
 QUICK_REQUESTS = 200
@@ -45,11 +47,15 @@ def chosen_cases(options: argparse.Namespace) -> list[Case]:
     if options.requests is None and options.context is None:
         cases += hybrid_cases() + waiting_cases()
     cases = [case for case in cases if not options.workload or case.workload in options.workload]
-    return quickened(
+    chosen = quickened(
         cases,
         rounds=48 if options.quick else 192,
-        max_tokens=2_500_000 if options.quick else 9_000_000,  # of a case: the largest would take many minutes
+        max_tokens=2_500_000 if options.quick else REFERENCE_TOKENS,
     )
+    flat = flat_case()
+    if not options.quick and any(case.workload == "W1" and case.batch == flat.batch for case in chosen):
+        chosen.append(flat)
+    return chosen
 
 
 def chosen_services(options: argparse.Namespace) -> list[Service]:
@@ -67,18 +73,10 @@ def chosen_services(options: argparse.Namespace) -> list[Service]:
 
 def bench_rounds(options: argparse.Namespace) -> int:
     """W1 to W6 on our scheduler, the C++ one and, if its Python is given, vLLM's."""
-    cases, services = chosen_cases(options), chosen_services(options)
     if options.profile is not None:
-        return profile_rounds(cases, options.profile)
-    facts = f"{machine_facts()}; {installed('numpy', 'msgspec', 'tokenspeed-scheduler')}"
-    print(facts, flush=True)
-    vllm = PeerProcess(options.vllm_python) if options.vllm_python else None
-    try:
-        comparisons, served = measure(cases, services, vllm)
-    finally:
-        if vllm is not None:
-            vllm.close()
-    text = "\n\n".join(filter(None, [facts, describe_rounds(comparisons), describe_services(served)]))
+        return profile_rounds(chosen_cases(options), options.profile)
+    facts, comparisons, served = run(options)
+    text = describe(facts, comparisons, served)
     print(f"\n{text}")
     if options.json is not None:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(as_json(facts, comparisons, served))))
@@ -87,15 +85,36 @@ def bench_rounds(options: argparse.Namespace) -> int:
     return 0
 
 
+def run(options: argparse.Namespace) -> tuple[str, list[Comparison], list[ServiceComparison]]:
+    """What the options ask for, with what must stand beside the figures."""
+    facts = f"{machine_facts()}; {installed('numpy', 'msgspec', 'tokenspeed-scheduler')}"
+    print(facts, flush=True)
+    vllm = PeerProcess(options.vllm_python) if options.vllm_python else None
+    try:
+        comparisons, served = measure(chosen_cases(options), chosen_services(options), vllm)
+    finally:
+        if vllm is not None:
+            vllm.close()
+    return facts, comparisons, served
+
+
+def describe(facts: str, comparisons: Sequence[Comparison], served: Sequence[ServiceComparison]) -> str:
+    """Every table of a run."""
+    return "\n\n".join(filter(None, [facts, describe_rounds(comparisons), describe_services(served)]))
+
+
 def measure(
     cases: Sequence[Case], services: Sequence[Service], vllm: PeerProcess | None
 ) -> tuple[list[Comparison], list[ServiceComparison]]:
     """Every case and every service, told as they come."""
 
     def lanes_of_case(case: Case) -> list[Lane]:
+        if case.total_tokens > REFERENCE_TOKENS:
+            return [LocalLane(OurScheduler, OURS)]
         lanes: list[Lane] = [
             LocalLane(OurScheduler, OURS),
             LocalLane(EmbeddedScheduler, EMBEDDED),
+            LocalLane(RecordedScheduler, RECORDED),
             LocalLane(ReferenceScheduler, REFERENCE),
         ]
         if vllm is not None and case.total_tokens <= VLLM_TOKENS and vllm_takes(case.config):

@@ -11,7 +11,8 @@ from tools.bench.workloads import Case
 
 BLOCK_ROUNDS = 16  # rounds of one scheduler before the next has its turn
 
-OURS, EMBEDDED, REFERENCE, VLLM = "tokenspeed", "tokenspeed, embedded", "tokenspeed-scheduler", "vLLM"
+OURS, EMBEDDED, RECORDED = "tokenspeed", "tokenspeed, embedded", "tokenspeed, recorded"
+REFERENCE, VLLM = "tokenspeed-scheduler", "vLLM"
 
 
 @dataclass

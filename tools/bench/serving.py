@@ -192,12 +192,19 @@ def free_port() -> int:
 @contextmanager
 def served(model: str) -> Iterator[str]:
     """The URL of a server of ours in a process of its own. Raises RuntimeError when it does not come up."""
+    with served_process(model) as (url, _):
+        yield url
+
+
+@contextmanager
+def served_process(model: str) -> Iterator[tuple[str, int]]:
+    """As `served`, with the number of its process."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     process = subprocess.Popen([sys.executable, "-m", "tokenspeed", "serve", "--model", model, "--port", str(port)])
     try:
         asyncio.run(until_healthy(url, process))
-        yield url
+        yield url, process.pid
     finally:
         process.terminate()
         process.wait(timeout=60)

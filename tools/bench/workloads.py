@@ -139,6 +139,14 @@ def decode_cases() -> list[Case]:
     ]
 
 
+def flat_case() -> Case:
+    """256 requests of 128K: not among the shared cases, since only a round that does not grow can be measured there."""
+    group = {"id": "full", "kind": "full", "granularity": 64}
+    name = "256 x 131072, pages of 64"
+    w1 = DEFINITIONS["W1"]
+    return _decode_case(w1, workload="W1", name=name, batch=256, context=131072, granularity=64, groups=[group])
+
+
 def hybrid_cases() -> list[Case]:
     """W2: several groups with different histories."""
     w2 = DEFINITIONS["W2"]
