@@ -84,6 +84,7 @@ class Admission:
             final_window_tokens=config.replay_window_tokens,
         )
         self._paged_chunk_rules = structs.replace(self._chunk_rules, ends_on_pages=True)
+        self._open_groups = [(g, group) for g, group in enumerate(config.groups) if not group.is_prefix_closed]
         self._decodes_here = config.role is not Role.PREFILL
         self.hits = HitCounts(config)
         # No granularity to publish by: nothing is hashed, matched or published.
@@ -381,7 +382,7 @@ class Admission:
         resident.writable_until[slot] = tables.covered_tokens(slot)
         granularity = self._publish_granularity
         next_event = (progress.published_pages + 1) * granularity if granularity else NEVER
-        for index, group in enumerate(self._config.groups):
+        for index, group in self._open_groups:
             expiry = group.next_expiry(tables.live_from(slot, index))
             if expiry is not None:
                 next_event = min(next_event, expiry)

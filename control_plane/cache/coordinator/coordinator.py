@@ -49,6 +49,7 @@ class CacheCoordinator:
 
     def __init__(self, config: SchedulerConfig, *, longest_tokens: int) -> None:
         self._groups = config.groups
+        self._open_groups = [(g, group) for g, group in enumerate(config.groups) if not group.is_prefix_closed]
         granularities = [group.block_granularity for group in config.groups]
         packings = [group.packing for group in config.groups]
         self._prefix_granularity = config.prefix_granularity
@@ -329,6 +330,7 @@ class CacheCoordinator:
             self.index,
             self._holdings,
             self._groups,
+            open_groups=self._open_groups,
             slot=slot,
             progress=progress,
             pointed_at=partial(self._pointed_at, self._owners[slot]),

@@ -26,15 +26,20 @@ class Step:
         holdings: Holdings,
         groups: Sequence[CacheGroupConfig],
         *,
+        open_groups: Sequence[tuple[int, CacheGroupConfig]],
         slot: int,
         progress: RequestProgress,
         pointed_at: Callable[[int, int], None],
     ) -> None:
-        """`pointed_at(group, block)` is told of every block of somebody else that comes into the table."""
+        """`open_groups` are those that let rows slide out, by index.
+
+        `pointed_at(group, block)` is told of every block of somebody else that comes into the table.
+        """
         self._tables = tables
         self._index = index
         self._holdings = holdings
         self._groups = groups
+        self._open_groups = open_groups
         self._slot = slot
         self._progress = progress
         self._pointed_at = pointed_at
@@ -48,13 +53,13 @@ class Step:
         If somebody holds the listed block, one's own is given back now: its room counts. If nobody does, it may be
         evicted for this very admission, so that is looked at again at the end.
         """
-        progress = self._progress
-        listed_at_once = {
-            group
-            for group, spec in enumerate(self._groups)
-            if spec.is_prefix_closed and progress.completed_pages - progress.published_pages > 1
-            if self._list_whole_pages(group)
-        }
+        new_pages = self._progress.completed_pages - self._progress.published_pages
+        if not new_pages:
+            return
+        listed_at_once: set[int] = set()
+        if new_pages > 1:
+            closed = [group for group, spec in enumerate(self._groups) if spec.is_prefix_closed]
+            listed_at_once.update(group for group in closed if self._list_whole_pages(group))
         for group, page, ordinal, row, kind in self._pieces(listed_at_once):
             digest = self._progress.digests[page]
             own = self._tables.block(self._slot, group, row)
@@ -77,10 +82,8 @@ class Step:
 
     def slide_out(self) -> None:
         """Let go of the rows that no query of this request reads any more (R4.8)."""
-        for group, spec in enumerate(self._groups):
-            if spec.is_prefix_closed:
-                continue
-            expired = min(self._expired(group), self._tables.held(self._slot, group))
+        for group, spec in self._open_groups:
+            expired = min(spec.expired_rows(self._progress.computed_tokens), self._tables.held(self._slot, group))
             first = self._tables.live_from(self._slot, group)
             if expired <= first:
                 continue
