@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 # Left neighbours of the first output token: enough for any tokenizer to know how a word is joined.
 PROMPT_TAIL_TOKENS = 4
 
+# What the scheduler calls a field, and what a caller does.
+PUBLIC_FIELDS = {"tokens": "prompt", "max_new_tokens": "max_tokens"}
+
 
 class AsyncEngine:
     """A running engine inside an asyncio program: `async with await AsyncEngine.start(config) as engine`.
@@ -123,6 +126,10 @@ class AsyncEngine:
         """The same with the text that the template made of it."""
         return await self._encoder.encode_chat(messages, options)
 
+    async def tokens_of(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The token ids of a text, prompt or not. Raises RequestRejected when it is far longer than any prompt."""
+        return await self._encoder.tokens_of(text, add_special_tokens=add_special_tokens)
+
     async def check(self, params: SamplingParams) -> None:
         """Raise RequestRejected when this model cannot honour these parameters, without stopping the loop for long.
 
@@ -165,6 +172,8 @@ class AsyncEngine:
                 generation.abort()
             if isinstance(error, DeviceFailed):
                 raise EngineUnavailable(str(error)) from error
+            if isinstance(error, RequestRejected):
+                error.field = PUBLIC_FIELDS.get(error.field, error.field)
             raise
         return generations
 

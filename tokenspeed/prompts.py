@@ -53,6 +53,11 @@ class PromptEncoder:
         text = self._tokenizer.render_chat(messages, options or ChatOptions())
         return EncodedChat(await self._encode_text(text, field="messages", add_special_tokens=False), text)
 
+    async def tokens_of(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """The token ids of any text that is not far longer than a prompt can be; it may be none."""
+        self._check_bytes(len(text), field="prompt")
+        return await self._tokenized(text, add_special_tokens=add_special_tokens)
+
     def close(self) -> None:
         """Give the threads back; a prompt that is being encoded is finished first."""
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -61,12 +66,13 @@ class PromptEncoder:
         if not text:
             raise RequestRejected(f"{field} is empty: give at least one token", field=field)
         self._check_bytes(len(text), field=field)
+        return self._checked(await self._tokenized(text, add_special_tokens=add_special_tokens), field=field)
+
+    async def _tokenized(self, text: str, *, add_special_tokens: bool) -> list[int]:
         encode = partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
         if len(text) <= INLINE_CHARACTERS:
-            token_ids = encode()
-        else:
-            token_ids = await asyncio.get_running_loop().run_in_executor(self._threads, encode)
-        return self._checked(token_ids, field=field)
+            return encode()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, encode)
 
     def _check_bytes(self, size: int, *, field: str) -> None:
         """`size` in characters is a lower bound of the bytes, and costs nothing to know."""

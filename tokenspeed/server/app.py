@@ -41,6 +41,7 @@ from tokenspeed.server.protocol import (
     sampling_params,
 )
 from tokenspeed.server.sse import EventStream
+from tokenspeed.server.tokens import Tokens
 from tokenspeed.server.tools import tools_of
 from tokenspeed.structured import after_reasoning
 from tokenspeed.turns.marks import END_THINK, TurnMarks, marks_of, opens_reasoning
@@ -77,6 +78,7 @@ class Server:
                 web.post("/v1/chat/completions", self.chat),
                 web.get("/v1/models", self.models),
                 web.get("/v1/models/{name:.+}", self.model),
+                *Tokens(engine, self._served, self._marks).routes(),
                 *Operations(engine, self._metrics, self.lifecycle).routes(),
                 *Live(engine, self.lifecycle).routes(),
             ]

@@ -13,9 +13,6 @@ from tokenspeed.errors import EngineBusy, EngineUnavailable, GenerationFailed
 
 RETRY_AFTER_SECONDS: Final = 1
 
-# What the scheduler calls a field, and what a client does.
-PUBLIC_FIELDS: Final = {"tokens": "prompt", "max_new_tokens": "max_tokens"}
-
 log = logging.getLogger("tokenspeed.server")
 
 
@@ -69,9 +66,7 @@ def _explain(error: Exception) -> tuple[int, ErrorDetail]:
     match error:
         case RequestRejected():
             code = "context_length_exceeded" if {"max_context_tokens", "limit_tokens"} & error.numbers.keys() else None
-            return 400, ErrorDetail(
-                str(error), "invalid_request_error", PUBLIC_FIELDS.get(error.field, error.field) or None, code
-            )
+            return 400, ErrorDetail(str(error), "invalid_request_error", error.field or None, code)
         case msgspec.ValidationError():
             return 400, ErrorDetail(str(error), "invalid_request_error", _path(str(error)))
         case msgspec.DecodeError() | UnicodeDecodeError():

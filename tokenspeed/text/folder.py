@@ -60,9 +60,9 @@ class FolderTokenizer:
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids; special tokens have none."""
-        text: str = self._backend.decode(token_ids, skip_special_tokens=True)
+    def decode(self, token_ids: Sequence[int], *, shows_special: bool = False) -> str:
+        """The text of token ids; special tokens have none, unless they are to be shown by name."""
+        text: str = self._backend.decode(token_ids, skip_special_tokens=not shows_special)
         return text
 
     def detokenizer(self, prompt_tail: Sequence[int] = ()) -> Detokenizer:

@@ -38,9 +38,9 @@ class StampTokenizer:
                 begin = match.end()
         return ids + self._bytes(data[begin:])
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids; special tokens have none."""
-        return "".join(_word(token_id) for token_id in token_ids if token_id not in self._special_ids)
+    def decode(self, token_ids: Sequence[int], *, shows_special: bool = False) -> str:
+        """The text of token ids; special tokens have none, unless they are to be shown by name."""
+        return "".join(_word(each) for each in token_ids if shows_special or each not in self._special_ids)
 
     def detokenizer(self, prompt_tail: Sequence[int] = ()) -> Detokenizer:
         """A fresh detokenizer for the output that follows these last tokens of its prompt."""

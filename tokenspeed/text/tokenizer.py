@@ -56,8 +56,8 @@ class Tokenizer(Protocol):
         """The token ids of a text, with the model's own opening tokens unless told otherwise."""
         ...
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids; special tokens have none."""
+    def decode(self, token_ids: Sequence[int], *, shows_special: bool = False) -> str:
+        """The text of token ids; special tokens have none, unless they are to be shown by name."""
         ...
 
     def detokenizer(self, prompt_tail: Sequence[int] = ()) -> Detokenizer:
