@@ -109,6 +109,7 @@ def _load(options: DeviceOptions, device: str, progress: Progress) -> tuple[Mode
         options.model,
         device=device,
         dtype=options.dtype,
+        quantization=options.quantization,
         block_granularity=options.prefix_granularity,
         progress=progress,
     )

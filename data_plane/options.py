@@ -6,6 +6,7 @@ from control_plane.errors import ConfigError
 
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+QUANTIZATIONS = ("none", "int8")
 
 
 class DeviceOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -16,6 +17,7 @@ class DeviceOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     a part of the memory that is free. At most one of `host_blocks` (parents) and `host_memory_bytes` is given for a
     host tier, where blocks outlive the device's; with neither there is none. `threads` bounds the CPU threads of one
     operation (None: as many as there are cores). A dtype of "auto" is float32 on a CPU and the model's own on CUDA.
+    A `quantization` of "int8" keeps the weights of linear layers in 8 bits, for float32 on a CPU.
     With `check_order` every pair of operations on the streams is checked for an order between them (`ordering.py`),
     which takes time.
     """
@@ -23,6 +25,7 @@ class DeviceOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: str
     device: str = "auto"
     dtype: str = "auto"
+    quantization: str = "none"
     prefix_granularity: int = 16
     max_batch_size: int = 64
     max_context_tokens: int | None = None
@@ -42,6 +45,8 @@ class DeviceOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             problems.append(f"device={self.device!r} must be one of {', '.join(DEVICES)}")
         if self.dtype not in DTYPES:
             problems.append(f"dtype={self.dtype!r} must be one of {', '.join(DTYPES)}")
+        if self.quantization not in QUANTIZATIONS:
+            problems.append(f"quantization={self.quantization!r} must be one of {', '.join(QUANTIZATIONS)}")
         least = {
             "prefix_granularity": 1,
             "max_batch_size": 1,
@@ -67,5 +72,7 @@ class DeviceOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
         if self.model == "stamp" and self.device == "cuda":
             problems.append("device='cuda' is not for model='stamp', which computes nothing: use device='cpu'")
+        if self.model == "stamp" and self.quantization != "none":
+            problems.append(f"quantization={self.quantization!r} is not for model='stamp', which has no weights")
         if problems:
             raise ConfigError(problems)

@@ -77,6 +77,7 @@ def device_options(config: EngineConfig) -> "DeviceOptions":
         model=config.model,
         device=config.device,
         dtype=config.dtype,
+        quantization=config.quantization,
         prefix_granularity=config.prefix_granularity,
         max_batch_size=config.max_batch_size,
         max_context_tokens=config.max_context_tokens,

@@ -30,6 +30,10 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
         Literal["auto", "float32", "bfloat16", "float16"],
         Meta(description="What weights and cache are computed in; auto is the device's choice."),
     ] = "auto"
+    quantization: Annotated[
+        Literal["none", "int8"],
+        Meta(description="int8 keeps linear layers' weights in 8 bits: faster on a CPU, less exact than float32."),
+    ] = "none"
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         Meta(description="Where the model runs; auto takes a GPU if there is one."),

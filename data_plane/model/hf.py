@@ -16,7 +16,7 @@ import torch
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
 from control_plane.errors import ConfigError
-from data_plane.model.cpu_linear import pack_linears
+from data_plane.model.cpu_linear import MakeProduct, pack_linears
 from data_plane.model.drivable import LAYER_TYPES, LayerFacts, check_config, check_layers, refused, rule_of
 from data_plane.model.grouped import DecoderFacts, LayerCalls
 from data_plane.model.layer_groups import attention_groups
@@ -56,6 +56,7 @@ class HookedDecoder:
         *,
         layers: Sequence[int] | None = None,
         states: Mapping[int, tuple[StatePart, ...]] | None = None,
+        make_product: MakeProduct | None = None,
     ) -> None:
         self._model = model.eval().requires_grad_(False)
         self._config = model.config.get_text_config()
@@ -72,7 +73,7 @@ class HookedDecoder:
             # Not a submodule: a plain attribute, which nn.Module keeps out of state_dict and modules().
             module.tokenspeed_caller = self
         self._facts = self._describe(self._probe(), weights_bytes)
-        self._pack()
+        self._pack(make_product)
 
     @property
     def facts(self) -> DecoderFacts:
@@ -167,7 +168,7 @@ class HookedDecoder:
             return ()
         return tuple(int(token) for token in (found if isinstance(found, (list, tuple)) else [found]))
 
-    def _pack(self) -> None:
+    def _pack(self, make_product: MakeProduct | None) -> None:
         """Speed up the linear layers: those with the same input together, else each alone, else none.
 
         Some models read their weights by themselves, or need each product in memory of its own.
@@ -175,21 +176,24 @@ class HookedDecoder:
         with watching(self._model) as siblings:
             self._probe()
         for together in (siblings.groups(), []):
-            undo = pack_linears(self._model, together)
+            undo = pack_linears(self._model, together, make_product)
             try:
                 self._probe()
                 return
             except Exception:  # whatever it was, with the plain weights it worked a moment ago
                 undo()
+        if make_product is not None:
+            raise refused("it reads the weights of its linear layers by itself, so they cannot be quantized")
 
 
-def load_decoder(folder: Path, *, device: str, dtype: str) -> HookedDecoder:
-    """The decoder in a `transformers` folder, on `device`.
+def load_decoder(folder: Path, *, device: str, dtype: str, make_product: MakeProduct | None = None) -> HookedDecoder:
+    """The decoder in a `transformers` folder, on `device`. `make_product`: see `pack_linears`.
 
     `dtype` "auto" is float32 on a CPU, where `generate()` can be matched token by token, and the model's own on CUDA.
     Raises ConfigError when the folder cannot be loaded, or is not a decoder that block tables can drive.
     """
-    return HookedDecoder(load_transformer(folder, device=device, dtype=dtype, layer_types=LAYER_TYPES))
+    model = load_transformer(folder, device=device, dtype=dtype, layer_types=LAYER_TYPES)
+    return HookedDecoder(model, make_product=make_product)
 
 
 def load_transformer(folder: Path, *, device: str, dtype: str, layer_types: Sequence[str]) -> Any:

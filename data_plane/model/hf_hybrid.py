@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
+from data_plane.model.cpu_linear import MakeProduct
 from data_plane.model.drivable import LAYER_TYPES
 from data_plane.model.grouped import LayerCalls
 from data_plane.model.hf import HookedDecoder, load_transformer
@@ -26,9 +27,10 @@ class HybridDecoder(HookedDecoder):
     Raises ConfigError when one of its layers cannot be driven through block tables.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, make_product: MakeProduct | None = None) -> None:
         self._recurrent = RecurrentLayers(model.eval().requires_grad_(False))
-        super().__init__(model, layers=self._recurrent.attention_layers, states=self._recurrent.parts)
+        attending, states = self._recurrent.attention_layers, self._recurrent.parts
+        super().__init__(model, layers=attending, states=states, make_product=make_product)
 
     def logits(
         self, token_ids: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor, calls: LayerCalls
@@ -46,9 +48,10 @@ def is_hybrid(folder: Path) -> bool:
         return False
 
 
-def load_hybrid(folder: Path, *, device: str, dtype: str) -> HybridDecoder:
-    """The hybrid decoder in a `transformers` folder, on `device`; `dtype` as for `hf.load_decoder`.
+def load_hybrid(folder: Path, *, device: str, dtype: str, make_product: MakeProduct | None = None) -> HybridDecoder:
+    """The hybrid decoder in a `transformers` folder, on `device`; options as for `hf.load_decoder`.
 
     Raises ConfigError when the folder cannot be loaded, or is not a decoder that block tables can drive.
     """
-    return HybridDecoder(load_transformer(folder, device=device, dtype=dtype, layer_types=HYBRID_LAYER_TYPES))
+    model = load_transformer(folder, device=device, dtype=dtype, layer_types=HYBRID_LAYER_TYPES)
+    return HybridDecoder(model, make_product)

@@ -25,7 +25,7 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "max_scheduled_tokens": ("--max-scheduled-tokens", "--chunk"),
     "overlap_depth": ("--overlap/--no-overlap",),
 }
-MODEL_FIELDS: Final = ("model", "dtype", "device", "memory_bytes", "max_context_tokens", "threads")
+MODEL_FIELDS: Final = ("model", "dtype", "quantization", "device", "memory_bytes", "max_context_tokens", "threads")
 ALL_FIELDS: Final = tuple(EngineConfig.__struct_fields__)
 
 Config = Annotated[

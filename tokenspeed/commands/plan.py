@@ -8,7 +8,9 @@ from tokenspeed.commands.options import Config, progress, settings_of, takes
 from tokenspeed.terminal import reported
 
 
-@takes(("memory_bytes", "dtype", "device", "max_batch_size", "max_scheduled_tokens", "max_context_tokens"))
+@takes(
+    ("memory_bytes", "dtype", "quantization", "device", "max_batch_size", "max_scheduled_tokens", "max_context_tokens")
+)
 def plan(
     model: Annotated[str, typer.Argument(help="smollm2, gemma3-270m, stamp, a transformers folder or a GGUF file.")],
     config: Config = None,
