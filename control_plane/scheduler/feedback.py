@@ -87,8 +87,8 @@ class Feedback:
         if report is None:
             return
         flight = report.flight
-        keys, counts, tokens = view(result.keys), view(result.counts), view(result.tokens)
-        assert np.array_equal(keys, flight.keys), f"the result of round {result.round} names other requests"
+        assert result.keys == flight.batch.keys, f"the result of round {result.round} names other requests"
+        keys, counts, tokens = flight.keys, view(result.counts), view(result.tokens)
         assert len(counts) == len(keys), f"the result of round {result.round} lacks counts"
         assert counts.sum() == len(tokens), f"the result of round {result.round} lacks tokens"
         slots = flight.slots

@@ -294,12 +294,12 @@ class CacheCoordinator:
     def _rows_in_eviction_order(self, slot: int) -> list[Victim]:
         """What a slot holds: the last row goes first, and of equal rows the one of the earlier group."""
         rows = [
-            (row, index, block)
+            (row, -index, block)
             for index in range(len(self._groups))
             for row, block in self.tables.live_blocks(slot, index)
         ]
-        rows.sort(key=lambda entry: (entry[0], -entry[1]))
-        return [(index, block) for _, index, block in rows]
+        rows.sort()
+        return [(-negated_index, block) for _, negated_index, block in rows]
 
     def _load(self, index: int, part: GroupHit, digests: Sequence[bytes], owner: int) -> tuple[list[int], LoadBack]:
         """Device blocks for what a hit finds on the host, listed by its names and held by the copy as well."""

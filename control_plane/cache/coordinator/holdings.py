@@ -105,7 +105,10 @@ class Holdings:
         """
         unheld = 0
         runs: dict[tuple[int, Category], list[Victim]] = {}
-        for group, block in blocks:
+        run: list[Victim] = []
+        last_rank = None
+        for victim in blocks:
+            group, block = victim
             references = self._references_of[group]
             left = references[block] - 1
             assert left >= 0, f"block {block} of group {group} was let go of once too often"
@@ -115,8 +118,10 @@ class Holdings:
             unheld += 1
             if self._index.is_cached(group, block):
                 # Where requests shared pages, those of a table are of several epochs, the later ones in front.
-                rank = (self._epoch_of[group][block], self._category(group, block))
-                runs.setdefault(rank, []).append((group, block))
+                rank = self.worth(group, block)
+                if rank != last_rank:
+                    run, last_rank = runs.setdefault(rank, []), rank
+                run.append(victim)
             else:
                 self._pool.give_back(group, block)
         for (epoch, category), run in runs.items():
