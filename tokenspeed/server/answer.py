@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
@@ -34,7 +34,12 @@ class UsageBody(Struct, frozen=True):
 class AnswerFormat(Protocol):
     """The shape of one endpoint's answers."""
 
-    def whole(self, outputs: Sequence[RequestOutput], usage: UsageBody) -> Struct:
+    @property
+    def names_events(self) -> bool:
+        """Whether frames are sent as events under their `type`, and without a mark of the end."""
+        ...
+
+    def whole(self, outputs: Sequence[RequestOutput], usage: UsageBody) -> Struct | dict[str, Any]:
         """The body of an answer that is not streamed."""
         ...
 
@@ -46,8 +51,8 @@ class AnswerFormat(Protocol):
         """The frames with more of a continuation; nothing while there is nothing to show."""
         ...
 
-    def closing(self, usage: UsageBody) -> Struct:
-        """The frame without choices that tells the usage."""
+    def closing(self, usage: UsageBody, *, is_usage_asked: bool) -> Sequence[Struct]:
+        """The frames behind the last continuation."""
         ...
 
 
@@ -81,8 +86,9 @@ async def send_stream(
                 usage = _running_usage(generations, choices_per_prompt=choices_per_prompt, options=options)
                 for frame in form.more(output, usage):
                     await stream.send(frame)
-        if options.include_usage:
-            await stream.send(form.closing(usage_of(generations, choices_per_prompt=choices_per_prompt)))
+        total = usage_of(generations, choices_per_prompt=choices_per_prompt)
+        for frame in form.closing(total, is_usage_asked=bool(options.include_usage)):
+            await stream.send(frame)
         await stream.finish()
     except ConnectionError:
         pass  # The client has gone: there is nobody to tell.

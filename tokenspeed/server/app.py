@@ -8,13 +8,12 @@ from contextlib import aclosing, contextmanager
 import msgspec
 from aiohttp import web
 
-from control_plane.errors import RequestRejected
 from tokenspeed.engine import AsyncEngine
 from tokenspeed.generation import Generation
 from tokenspeed.sampling import SamplingParams
-from tokenspeed.server import chat, completions
+from tokenspeed.server import completions
 from tokenspeed.server.answer import AnswerFormat, send_stream, send_whole
-from tokenspeed.server.chat import ChatFormat, max_tokens_of
+from tokenspeed.server.chat import ChatFormat
 from tokenspeed.server.completions import (
     DEFAULT_MAX_TOKENS,
     CompletionFormat,
@@ -23,11 +22,11 @@ from tokenspeed.server.completions import (
     only_echoes,
     prompts_of,
 )
-from tokenspeed.server.constraints import Constraint, blamed_on, constraint_of
+from tokenspeed.server.constraints import blamed_on, constraint_of
+from tokenspeed.server.conversation import conversation_of
 from tokenspeed.server.errors import ModelNotServed
 from tokenspeed.server.lifecycle import Lifecycle
 from tokenspeed.server.live import Live
-from tokenspeed.server.messages import check_shown, messages_of, options_of
 from tokenspeed.server.metrics import Metrics
 from tokenspeed.server.middlewares import Middlewares, request_id_of
 from tokenspeed.server.operations import Operations
@@ -40,12 +39,11 @@ from tokenspeed.server.protocol import (
     refuse_unoffered,
     sampling_params,
 )
+from tokenspeed.server.responses import ResponsesFormat
+from tokenspeed.server.responses_request import ResponsesRequest, chat_of, in_its_own_words
 from tokenspeed.server.sse import EventStream
 from tokenspeed.server.tokens import Tokens
-from tokenspeed.server.tools import tools_of
-from tokenspeed.structured import after_reasoning
-from tokenspeed.turns.marks import END_THINK, TurnMarks, marks_of, opens_reasoning
-from tokenspeed.turns.reader import TurnReader
+from tokenspeed.turns.marks import marks_of
 
 
 def make_app(engine: AsyncEngine) -> web.Application:
@@ -76,6 +74,7 @@ class Server:
             [
                 web.post("/v1/completions", self.completions),
                 web.post("/v1/chat/completions", self.chat),
+                web.post("/v1/responses", self.responses),
                 web.get("/v1/models", self.models),
                 web.get("/v1/models/{name:.+}", self.model),
                 *Tokens(engine, self._served, self._marks).routes(),
@@ -122,43 +121,39 @@ class Server:
         request = parse(await http.read(), ChatRequest)
         model = self._model_of(request)
         refuse_unoffered(request)
-        tokenizer = self._engine.tokenizer
-        tools = tools_of(request, self._marks)
-        messages = messages_of(request, tokenizer.chat_template)
-        options = options_of(request, tools)
-        constraint = constraint_of(request)
-        if tools.forced is not None:
-            if constraint is not None:
-                raise RequestRejected(
-                    f"{constraint.field} cannot be combined with a tool_choice that forces a call", field="tool_choice"
-                )
-            constraint = Constraint("tools", tools.grammar(tokenizer))
-        prompt = await self._engine.prepare_chat(messages, options)
-        check_shown(messages, prompt.text)
-        in_reasoning = self._marks.thinks and opens_reasoning(prompt.text)
-        if constraint is not None and in_reasoning:
-            end = tokenizer.lark_of(END_THINK)
-            constraint = Constraint(constraint.field, after_reasoning(constraint.grammar, end=end))
-        params = sampling_params(
-            request,
-            max_tokens=max_tokens_of(request),
-            logprobs=chat.logprobs_of(request),
-            grammar=constraint.grammar if constraint else None,
-        )
+        conversation = await conversation_of(request, self._engine, self._marks)
         request_id = request_id_of(http)
-        marks = TurnMarks(self._marks.thinks, bool(tools.described))
         form = ChatFormat(
             id=request_id,
             created=int(time.time()),
             model=model,
-            token_bytes=tokenizer.token_bytes,
-            readers=[TurnReader(marks, in_reasoning=in_reasoning, most_calls=tools.most_calls) for _ in range(params.n)]
-            if marks.thinks or marks.calls
-            else (),
+            token_bytes=self._engine.tokenizer.token_bytes,
+            readers=conversation.readers,
         )
-        with blamed_on(constraint.field if constraint else "grammar"):
-            await self._engine.check(params)
-        return await self._generate(http, request, [prompt.token_ids], params, form, request_id=request_id)
+        return await self._generate(
+            http, request, [conversation.token_ids], conversation.params, form, request_id=request_id
+        )
+
+    async def responses(self, http: web.Request) -> web.StreamResponse:
+        """`POST /v1/responses`."""
+        request = parse(await http.read(), ResponsesRequest)
+        model = self._model_of(request)
+        refuse_unoffered(request)
+        with in_its_own_words():
+            conversation = await conversation_of(chat_of(request), self._engine, self._marks)
+        request_id = request_id_of(http)
+        form = ResponsesFormat(
+            id=request_id,
+            created=int(time.time()),
+            model=model,
+            request=request,
+            reader=next(iter(conversation.readers), None),
+            count_tokens=lambda text: len(self._engine.tokenizer.encode(text, add_special_tokens=False)),
+        )
+        with in_its_own_words():
+            return await self._generate(
+                http, request, [conversation.token_ids], conversation.params, form, request_id=request_id
+            )
 
     async def models(self, http: web.Request) -> web.Response:
         """`GET /v1/models`."""
@@ -184,7 +179,8 @@ class Server:
             if not request.stream:
                 return await send_whole(form, generations, choices_per_prompt=params.n)
             options = request.stream_options or StreamOptions()
-            async with aclosing(EventStream(http, self._engine.config.keep_alive_seconds)) as stream:
+            seconds = self._engine.config.keep_alive_seconds
+            async with aclosing(EventStream(http, seconds, names_events=form.names_events)) as stream:
                 return await send_stream(stream, form, generations, choices_per_prompt=params.n, options=options)
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -108,6 +109,8 @@ class ChatChunk(Struct, frozen=True):
 class ChatFormat:
     """How this endpoint answers. `readers` has one for each choice whose text is more than content."""
 
+    names_events: Final = False
+
     def __init__(
         self, *, id: str, created: int, model: str, token_bytes: TokenBytes, readers: Sequence[TurnReader] = ()
     ) -> None:
@@ -141,9 +144,9 @@ class ChatFormat:
         choices.append(ChunkChoice(output.index, last, self._reason(output), self._scores(output)))
         return [self._chunk(choice, usage=usage) for choice in choices]
 
-    def closing(self, usage: UsageBody) -> Struct:
+    def closing(self, usage: UsageBody, *, is_usage_asked: bool) -> Sequence[Struct]:
         """The frame without choices that tells the usage."""
-        return self._chunk(usage=usage)
+        return [self._chunk(usage=usage)] if is_usage_asked else ()
 
     def _parts(self, output: RequestOutput) -> list[Part]:
         if not self._readers:

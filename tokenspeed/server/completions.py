@@ -39,6 +39,8 @@ class CompletionBody(Struct, frozen=True):
 class CompletionFormat:
     """How this endpoint answers."""
 
+    names_events: Final = False
+
     def __init__(
         self, *, id: str, created: int, model: str, token_bytes: TokenBytes, echoes: Sequence[str] = ()
     ) -> None:
@@ -64,9 +66,9 @@ class CompletionFormat:
             return ()
         return (self._body(self._choice(output), usage=usage),)
 
-    def closing(self, usage: UsageBody) -> Struct:
+    def closing(self, usage: UsageBody, *, is_usage_asked: bool) -> Sequence[Struct]:
         """The frame without choices that tells the usage."""
-        return self._body(usage=usage)
+        return [self._body(usage=usage)] if is_usage_asked else ()
 
     def _echo(self, index: int) -> str:
         return self._echoes[index] if self._echoes else ""

@@ -20,8 +20,12 @@ class EventStream:
     ConnectionError when the client has gone.
     """
 
-    def __init__(self, request: web.Request, keep_alive_seconds: float | None = None) -> None:
+    def __init__(
+        self, request: web.Request, keep_alive_seconds: float | None = None, *, names_events: bool = False
+    ) -> None:
+        """`names_events`: each frame is an event named by its `type`, and the last one needs no mark behind it."""
         self._request = request
+        self._names_events = names_events
         self._keep_alive_seconds = keep_alive_seconds
         self._commenting: asyncio.Task[None] | None = None
         self._frames = 0
@@ -38,12 +42,16 @@ class EventStream:
     async def send(self, frame: Struct) -> None:
         """Send one data frame."""
         self._frames += 1
-        await self.response.write(b"data: %b\n\n" % _encoder.encode(frame))
+        if self._names_events:
+            await self.response.write(_event(frame))
+        else:
+            await self.response.write(b"data: %b\n\n" % _encoder.encode(frame))
 
     async def finish(self) -> None:
         """The last frame, and the end of the body."""
         await self.aclose()
-        await self.response.write(DONE)
+        if not self._names_events:
+            await self.response.write(DONE)
         await self.response.write_eof()
 
     async def fail(self, frame: Struct, *, is_orderly: bool) -> None:
@@ -73,3 +81,11 @@ class EventStream:
                 await asyncio.sleep(seconds)
                 if frames == self._frames:
                     await self.response.write(KEEP_ALIVE)
+
+
+def _event(frame: Struct) -> bytes:
+    """A frame under its name: that of its type, or `error` for one that has none."""
+    name = getattr(frame, "type", "error")
+    content = msgspec.to_builtins(frame)
+    content.update(content.pop("fields", {}))
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), _encoder.encode(content))
