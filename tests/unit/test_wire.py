@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from control_plane import WireError
 from control_plane.messages import (
     Abort,
+    ExecutionPlan,
     ExtendResult,
     Finish,
     FinishReason,
@@ -83,3 +84,12 @@ def test_what_is_not_a_message_is_refused(decode: object) -> None:
             decode(payload)
     with pytest.raises(WireError):
         view(b"abc")
+
+
+def test_a_plan_that_is_wanted_twice_is_encoded_once() -> None:
+    """The recording and the device are given the same bytes; a plan that only looks the same is encoded for itself."""
+    plans = [ExecutionPlan(number, (), (), (), (), (), None, None, None, ()) for number in (1, 2, 1)]
+    first, second, again = (encode_plan(plan) for plan in plans)
+    assert encode_plan(plans[2]) is again
+    assert first == again
+    assert first != second
